@@ -1,0 +1,69 @@
+# Every target does its own set-up: on a fresh machine `make demo` or `make test` is the first command.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PIPELINE ?= pipelines/smollm2.yaml
+BUILDER := $(VENV)/bin/builder
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+LINTS := lint-style lint-format lint-types lint-imports lint-schema
+TESTS := test-unit test-integration test-e2e
+
+.PHONY: help setup demo test test-full lint format clean $(LINTS) $(TESTS)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make the virtual environment and install everything, once
+
+$(INSTALLED): pyproject.toml constraints.txt requirements-models.txt .ci/debian-packages.txt .ci/setup
+	@.ci/setup $(VENV)
+	@touch $@
+
+demo: setup ## build the demo pipeline, answer three prompts plainly and speculatively
+	@$(BUILDER) build $(PIPELINE)
+	@$(BUILDER) demo $(PIPELINE)
+
+test: setup ## lint and all tests but the slow ones, with a summary
+	@.ci/steps $(LINTS) $(TESTS)
+
+test-full: setup ## everything `test` does and the slow tests
+	@PYTEST_ADDOPTS="$${PYTEST_ADDOPTS:-} --slow" .ci/steps $(LINTS) $(TESTS)
+
+test-unit: setup ## unit tests: seconds, no server
+	@$(PYTHON) -m pytest tests/unit
+
+test-integration: setup ## the real tritonserver with a tiny random model
+	@$(PYTHON) -m pytest tests/integration
+
+test-e2e: setup ## the whole way with SmolLM2
+	@$(PYTHON) -m pytest tests/e2e
+
+lint: setup ## all checks of the code without running it
+	@.ci/steps $(LINTS)
+
+lint-style: setup ## ruff's rules
+	@$(VENV)/bin/ruff check .
+
+lint-format: setup ## ruff's layout (mend with `make format`)
+	@$(VENV)/bin/ruff format --check .
+
+lint-types: setup ## mypy, strict
+	@$(VENV)/bin/mypy
+
+lint-imports: setup ## the direction of imports
+	@$(VENV)/bin/lint-imports --no-logo
+
+lint-schema: setup ## pipelines/schema.json is what `builder schema` prints
+	@diff -u pipelines/schema.json <($(BUILDER) schema)
+
+format: setup ## rewrite the layout and mend what can be mended by itself
+	@$(VENV)/bin/ruff check --fix-only .
+	@$(VENV)/bin/ruff format .
+
+clean: ## remove the virtual environment, caches and built versions
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist
+	@find model_repository -mindepth 1 -not -name README.md -delete

@@ -1,0 +1,3 @@
+"""Tandem: declarative LLM serving on Triton with speculative decoding."""
+
+__version__ = "0.1.0"
