@@ -1,0 +1,202 @@
+// The torch class `tandem.Decoder`: owns the tensors, checks them, picks the instruction set, and runs passes on its own thread team.
+#include <ATen/ops/empty.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "decoder.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+// The kernel hands out AMX tile data only on request (arch_prctl ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+static bool amx_permitted() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
+#else
+static bool amx_permitted() { return false; }
+#endif
+
+namespace {
+
+using Tensors = c10::Dict<std::string, at::Tensor>;
+using Sizes = c10::Dict<std::string, int64_t>;
+
+std::vector<std::string> supported() {
+  std::vector<std::string> names;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+  unsigned a = 7, b = 0, c = 0, d = 0;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  const bool amx_bf16 = d >> 22 & 1, amx_tile = d >> 24 & 1;
+  if (avx512 && amx_bf16 && amx_tile && amx_permitted()) names.push_back("amx");
+  if (avx512) names.push_back("avx512");
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) names.push_back("avx2");
+#endif
+  names.push_back("generic");
+  return names;
+}
+
+class TorchDecoder : public torch::CustomClassHolder {
+ public:
+  TorchDecoder(Sizes sizes, double eps, Tensors tensors, std::string instruction_set, int64_t threads)
+      : tensors_(std::move(tensors)), sizes_(std::move(sizes)), team_(Team::of_size((int)threads)) {
+    model_.hidden = size("hidden_size");
+    model_.intermediate = size("intermediate_size");
+    model_.heads = size("num_heads");
+    model_.kv_heads = size("num_kv_heads");
+    model_.head_dim = size("head_dim");
+    model_.eps = (float)eps;
+    model_.cosine = floats("rope.cosine");
+    model_.sine = floats("rope.sine");
+    for (int i = 0; i < size("num_layers"); i++) model_.layers.push_back(layer("layers." + std::to_string(i) + "."));
+    model_.final_norm = floats("norm");
+    model_.head = matrix("head", model_.hidden);
+    decoder_.reset(make(instruction_set));
+  }
+
+  void set_cache(at::Tensor key, at::Tensor value) {
+    TORCH_CHECK(key.is_contiguous() && value.is_contiguous() && key.scalar_type() == value.scalar_type(), "key and value caches must be contiguous and of one type");
+    TORCH_CHECK(value.dim() == 5 && value.size(0) >= (int64_t)model_.layers.size() && value.size(2) == model_.kv_heads && value.size(4) == model_.head_dim,
+                "value cache must be [layers, blocks, kv_heads, block_size, head_dim]");
+    key_ = key;
+    value_ = value;
+    cache_.kind = value.scalar_type() == at::kFloat ? Kind::f32 : Kind::bf16;
+    cache_.key = key.data_ptr();
+    cache_.value = value.data_ptr();
+    cache_.blocks = (int)value.size(1);
+    cache_.block_size = (int)value.size(3);
+  }
+
+  void layers(const at::Tensor& hidden, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table, int64_t start, int64_t stop) {
+    TORCH_CHECK(cache_.key, "no cache: call set_cache first");
+    TORCH_CHECK(hidden.is_contiguous() && hidden.scalar_type() == at::kFloat && hidden.dim() == 2 && hidden.size(1) == model_.hidden, "hidden must be float32 [rows, hidden_size]");
+    TORCH_CHECK(0 <= start && start <= stop && stop <= (int64_t)model_.layers.size(), "layer range ", start, "..", stop, " is outside the model");
+    const Rows rows{(int)hidden.size(0), ints(position, hidden.size(0)), ints(sequence, hidden.size(0)), ints(block_table, block_table.numel()), (int)block_table.size(1)};
+    check_rows(rows, (int)block_table.size(0));
+    decoder_->layers(hidden.data_ptr<float>(), rows, cache_, (int)start, (int)stop);
+  }
+
+  at::Tensor head(const at::Tensor& hidden) {
+    TORCH_CHECK(hidden.is_contiguous() && hidden.scalar_type() == at::kFloat && hidden.dim() == 2 && hidden.size(1) == model_.hidden, "hidden must be float32 [rows, hidden_size]");
+    at::Tensor logits = at::empty({hidden.size(0), model_.head.n}, hidden.options());
+    decoder_->head(hidden.data_ptr<float>(), (int)hidden.size(0), logits.data_ptr<float>());
+    return logits;
+  }
+
+  void products(int64_t rows) { decoder_->products((int)rows); }
+
+  std::string instruction_set() const { return chosen_; }
+
+ private:
+  int size(const std::string& name) const { return (int)sizes_.at(name); }
+
+  at::Tensor tensor(const std::string& name) const {
+    TORCH_CHECK(tensors_.contains(name), "engine lacks tensor ", name);
+    const auto found = tensors_.find(name);
+    held_.push_back(found->value());
+    TORCH_CHECK(held_.back().is_contiguous(), name, " must be contiguous");
+    return held_.back();
+  }
+  const float* floats(const std::string& name) const {
+    const at::Tensor t = tensor(name);
+    TORCH_CHECK(t.scalar_type() == at::kFloat, name, " must be float32");
+    return t.data_ptr<float>();
+  }
+  const float* floats_or_null(const std::string& name) const { return tensors_.contains(name) ? floats(name) : nullptr; }
+  static const int32_t* ints(const at::Tensor& t, int64_t count) {
+    TORCH_CHECK(t.is_contiguous() && t.scalar_type() == at::kInt && t.numel() == count, "row indices must be contiguous int32 [rows]");
+    return t.data_ptr<int32_t>();
+  }
+
+  Matrix matrix(const std::string& name, int k) const {
+    const at::Tensor w = tensor(name + ".weight");
+    Matrix m;
+    m.k = k;
+    m.weight = w.data_ptr();
+    if (w.scalar_type() == at::kByte) {
+      m.kind = Kind::int4;
+      m.n = (int)(w.numel() * 2 / k);
+      const at::Tensor scale = tensor(name + ".scale");
+      m.scale = (const uint16_t*)scale.data_ptr();
+      m.group = (int)((int64_t)m.n * k / scale.numel());
+      if (tensors_.contains(name + ".minimum")) m.minimum = (const uint16_t*)tensor(name + ".minimum").data_ptr();
+    } else {
+      TORCH_CHECK(w.scalar_type() == at::kFloat || w.scalar_type() == at::kBFloat16, name, " must be float32, bfloat16 or packed int4 (uint8)");
+      m.kind = w.scalar_type() == at::kFloat ? Kind::f32 : Kind::bf16;
+      m.n = (int)(w.numel() / k);
+    }
+    TORCH_CHECK(m.n % 32 == 0 && k % 32 == 0, name, ": packed sizes must be multiples of 32, got ", m.n, " x ", k);
+    m.bias = floats_or_null(name + ".bias");
+    return m;
+  }
+
+  Layer layer(const std::string& prefix) const {
+    Layer l;
+    l.attention_norm = floats(prefix + "attention_norm");
+    l.mlp_norm = floats(prefix + "mlp_norm");
+    l.query_norm = floats_or_null(prefix + "query_norm");
+    l.key_norm = floats_or_null(prefix + "key_norm");
+    l.qkv = matrix(prefix + "qkv", model_.hidden);
+    l.output = matrix(prefix + "output", model_.heads * model_.head_dim);
+    l.gate_up = matrix(prefix + "gate_up", model_.hidden);
+    l.down = matrix(prefix + "down", model_.intermediate);
+    return l;
+  }
+
+  Decoder* make(const std::string& wanted) {
+    const auto names = supported();
+    chosen_ = wanted == "auto" ? names.front() : wanted;
+    TORCH_CHECK(std::find(names.begin(), names.end(), chosen_) != names.end(), "this processor has no ", chosen_);
+    const int context = (int)tensors_.at("rope.cosine").size(0);
+#if defined(__x86_64__)
+    if (chosen_ == "amx") return make_decoder_amx(model_, *team_, context);
+    if (chosen_ == "avx512") return make_decoder_avx512(model_, *team_, context);
+    if (chosen_ == "avx2") return make_decoder_avx2(model_, *team_, context);
+#endif
+    return make_decoder_generic(model_, *team_, context);
+  }
+
+  // A wrong index would read or write another sequence's cache: refuse it before the pass.
+  void check_rows(const Rows& rows, int sequences) const {
+    const int context = (int)tensors_.at("rope.cosine").size(0);
+    for (int r = 0; r < rows.count; r++) {
+      const int position = rows.position[r], sequence = rows.sequence[r];
+      TORCH_CHECK(position >= 0 && position < context, "position ", position, " is outside the context of ", context);
+      TORCH_CHECK(sequence >= 0 && sequence < sequences, "sequence ", sequence, " is outside the block table");
+      const int place = position / cache_.block_size;
+      TORCH_CHECK(place < rows.width, "position ", position, " is beyond the block table");
+      const bool last_of_sequence = r + 1 == rows.count || rows.sequence[r + 1] != sequence;
+      for (int i = last_of_sequence ? 0 : place; i <= place; i++) {
+        const int block = rows.block_table[(size_t)sequence * rows.width + i];
+        TORCH_CHECK(block >= 0 && block < cache_.blocks, "block ", block, " is outside the cache");
+      }
+    }
+  }
+
+  Tensors tensors_;
+  Sizes sizes_;
+  mutable std::vector<at::Tensor> held_;  // keeps the storage behind the raw pointers alive
+  std::shared_ptr<Team> team_;
+  Model model_;
+  Cache cache_;
+  at::Tensor key_, value_;
+  std::string chosen_;
+  std::unique_ptr<Decoder> decoder_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY(tandem, m) {
+  m.def("instruction_sets() -> str[]", [] { return supported(); });
+  m.class_<TorchDecoder>("Decoder")
+      .def(torch::init<Sizes, double, Tensors, std::string, int64_t>())
+      .def("set_cache", &TorchDecoder::set_cache)
+      .def("layers", &TorchDecoder::layers)
+      .def("head", &TorchDecoder::head)
+      .def("products", &TorchDecoder::products)
+      .def("instruction_set", &TorchDecoder::instruction_set);
+}

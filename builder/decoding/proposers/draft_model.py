@@ -1,0 +1,48 @@
+"""Drafts by a small model of the target's family, one step a token, each step batched over all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from builder.decoding.proposers.interface import Context, Draft, DraftModel
+from builder.decoding.proposers.registry import register
+from builder.decoding.random import Purpose
+from builder.decoding.sampling import distribution, greedy_ids, sample
+from builder.errors import EngineError
+
+
+@register("draft_model", needs_draft_model=True)
+class DraftModelProposer:
+    def propose(self, contexts: Sequence[Context], model: DraftModel | None) -> list[Draft]:
+        if model is None:
+            raise EngineError("this proposer needs a draft model", where="speculation.proposer", mend="Add a draft, or choose ngram")
+        drafts = {context.index: Draft() for context in contexts}
+        wanting = [context for context in contexts if context.limit > 0]
+        if wanting:
+            active, logits = model.begin(wanting)
+            while active:
+                pick(logits, active, [drafts[context.index] for context in active])
+                active = [context for context in active if len(drafts[context.index]) < context.limit]
+                if active:
+                    last = [drafts[context.index] for context in active]
+                    logits = model.step(active, [draft.token_ids[-1] for draft in last], len(last[0]))
+        return [drafts[context.index] for context in contexts]
+
+
+def pick(logits: Tensor, contexts: Sequence[Context], drafts: Sequence[Draft]) -> None:
+    """Append to each draft the token drawn from its row of logits [contexts, V], and q where it was a draw."""
+    best = greedy_ids(logits) if any(context.sampling.greedy for context in contexts) else []
+    for row, (context, draft) in enumerate(zip(contexts, drafts, strict=True)):
+        params = context.sampling
+        if params.greedy and params.repetition_penalty == 1.0:
+            draft.token_ids.append(best[row])
+            continue
+        seen = [*context.token_ids, *draft.token_ids] if params.repetition_penalty != 1.0 else ()
+        if context.uniforms is None:
+            draft.token_ids += greedy_ids(logits[row : row + 1], params.repetition_penalty, seen)
+        else:
+            q = distribution(logits[row : row + 1], params, seen)[0]
+            draft.q.append(q)
+            draft.token_ids.append(sample(q, float(context.uniforms[len(draft), Purpose.DRAFT])))

@@ -1,0 +1,56 @@
+"""What a proposer is given and what it returns. A new proposer is one file in this folder: see `registry`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from builder.decoding.params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Context:
+    """A sequence that may be drafted for. `index` is its place in the caller's batch; at most `limit` tokens are wanted.
+
+    uniforms [limit + 1, 3] are the request's numbers for the next positions; None for a greedy request.
+    """
+
+    index: int
+    token_ids: Sequence[int]
+    limit: int
+    sampling: SamplingParams
+    uniforms: NDArray[np.float64] | None = None
+
+
+@dataclass
+class Draft:
+    """Proposed tokens [K] and q, the distribution each was drawn from: K tensors [V], none when the proposer was certain."""
+
+    token_ids: list[int] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+class DraftModel(Protocol):
+    """The draft model's passes, each batched over the contexts given. Both return logits of the next token, [contexts, V]."""
+
+    def begin(self, contexts: Sequence[Context]) -> tuple[list[Context], Tensor]:
+        """Run what the draft has not seen yet of each context. Returns those that are up to date, and their logits."""
+        ...
+
+    def step(self, contexts: Sequence[Context], token_ids: Sequence[int], drafted: int) -> Tensor:
+        """Run one drafted token per context, the one that follows drafted - 1 earlier ones."""
+        ...
+
+
+class Proposer(Protocol):
+    def propose(self, contexts: Sequence[Context], model: DraftModel | None) -> list[Draft]:
+        """One draft per context, empty where there is nothing to propose. `model` is None if the pipeline has no draft model."""
+        ...

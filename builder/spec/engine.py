@@ -1,0 +1,70 @@
+"""`engine`: the compiled engine, its limits and its KV cache."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from builder.spec.section import Section, conflict
+from builder.spec.sizes import ByteSize
+
+InstructionSet = Literal["auto", "amx", "avx512", "avx2", "generic"]
+SMALLEST_CACHE = 1 << 20  # bytes; below this a unit was mistaken
+
+
+class KvCache(Section):
+    """Paged cache of keys and values."""
+
+    memory: ByteSize = Field(
+        default="1GiB",
+        validate_default=True,
+        ge=SMALLEST_CACHE,
+        description="Memory for all keys and values, target and draft together: a number with a unit, such as 1GiB.",
+    )
+    block_size: Literal[16, 32, 64, 128] = Field(
+        default=16,
+        description="Positions in a block. Smaller wastes less at the end of a sequence and costs more bookkeeping.",
+    )
+
+
+class Engine(Section):
+    """Where and how the models run. These limits belong to the server; requests cannot raise them."""
+
+    backend: Literal["torch_aot", "auto"] = Field(
+        default="torch_aot",
+        description="torch_aot: compiled PyTorch engine, no GPU needed. auto: the best backend this machine has.",
+    )
+    device: Literal["cpu"] = Field(default="cpu", description="Device the engine runs on.")
+    instruction_set: InstructionSet = Field(
+        default="auto",
+        description="CPU instructions the kernels may use. auto: the best the machine has. Name one to serve on machines older than this.",
+    )
+    threads: int | None = Field(default=None, ge=1, le=1024, description="Compute threads; null means one for each core.")
+    max_batch_size: int = Field(default=16, ge=1, le=1024, description="Sequences decoded at once; more requests wait.")
+    max_seq_len: int = Field(default=2048, ge=16, le=1 << 20, description="Longest prompt and answer together, in tokens.")
+    max_num_tokens: int = Field(
+        default=512,
+        ge=1,
+        le=1 << 16,
+        description="Rows of one target pass: prompt pieces, plain rows and checked drafts together. "
+        "Larger reads long prompts faster and makes running answers wait longer.",
+    )
+    kv_cache: KvCache = Field(default_factory=KvCache, description="Paged cache of keys and values.")
+
+    @model_validator(mode="after")
+    def _limits_agree(self) -> Self:
+        if self.max_num_tokens < self.max_batch_size:
+            raise conflict(
+                "max_num_tokens",
+                f"engine.max_num_tokens is {self.max_num_tokens}, less than max_batch_size {self.max_batch_size}, "
+                "but every running sequence needs a row in each pass",
+                f"Set max_num_tokens to at least {self.max_batch_size}",
+            )
+        if self.kv_cache.block_size > self.max_seq_len:
+            raise conflict(
+                "kv_cache.block_size",
+                f"engine.kv_cache.block_size {self.kv_cache.block_size} is larger than max_seq_len {self.max_seq_len}",
+                "Choose a smaller block_size",
+            )
+        return self

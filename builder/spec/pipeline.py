@@ -1,0 +1,68 @@
+"""The whole of pipeline.yaml."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from builder.spec.chargeback import Chargeback
+from builder.spec.draft import Draft
+from builder.spec.engine import Engine
+from builder.spec.metadata import Metadata
+from builder.spec.section import Section, conflict
+from builder.spec.serving import Serving
+from builder.spec.speculation import Speculation
+from builder.spec.target import Target
+
+
+class PipelineSpec(Section):
+    """A pipeline: one target, an optional draft, and how they are decoded, run and served.
+
+    `model_dump(mode="json")` is what a version keeps as pipeline.json; `model_validate` reads it back unchanged.
+    """
+
+    apiVersion: Literal["tandem/v1"] = Field(default="tandem/v1", description="Version of this format.")
+    kind: Literal["Pipeline"] = Field(default="Pipeline", description="What this file describes.")
+    metadata: Metadata = Field(description="Name, owner and labels.")
+    target: Target = Field(description="The model whose answers users get.")
+    draft: Draft | None = Field(
+        default_factory=Draft,
+        description="The cheap model that proposes tokens; null means no draft. Unless set, an INT4 copy of the target.",
+    )
+    speculation: Speculation = Field(default_factory=Speculation, description="Who proposes tokens, and how many.")
+    engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
+    serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
+    chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        if self.draft is None and self.speculation.needs_draft:
+            raise conflict(
+                "draft",
+                f"speculation.proposer {self.speculation.proposer} needs a draft, but draft is null",
+                "Describe a draft, or set proposer to ngram or none",
+            )
+        tokens, limit = self.serving.max_tokens, self.engine.max_seq_len
+        if tokens is not None and tokens >= limit:
+            raise conflict(
+                "serving.max_tokens",
+                f"serving.max_tokens {tokens} leaves no room for a prompt in engine.max_seq_len {limit}",
+                f"Set it below {limit}, or raise max_seq_len",
+            )
+        return self
+
+    @property
+    def used_draft(self) -> Draft | None:
+        """The draft to build: None when there is none or the proposer does not ask for it."""
+        return self.draft if self.speculation.needs_draft else None
+
+    @property
+    def longest_answer(self) -> int:
+        """Most tokens a request may ask for: serving.max_tokens, else all the context but one token of prompt."""
+        return self.serving.max_tokens or self.engine.max_seq_len - 1
+
+    @property
+    def default_answer(self) -> int:
+        """max_tokens of a request that names none; never more than a request may ask for."""
+        return min(self.serving.default_max_tokens, self.longest_answer)
