@@ -1,0 +1,110 @@
+"""From the engines inside `<p>_decode/N/` to a decode loop, as the pipeline's spec wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import EngineError
+from builder.repository.layout import TOKENIZER_FOLDER
+from builder.repository.tokenizer import eos_token_ids, load_tokenizer
+from builder.runtime.engine import Engine
+from builder.runtime.observer import Observer
+from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
+from builder.runtime.settings import EngineSettings
+from builder.spec.pipeline import PipelineSpec
+from builder.text import Tokenizer
+
+TARGET, DRAFT, KERNELS = "target", "draft", "kernels"  # folders inside a version of `<p>_decode`
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """Loaded runners with their caches, and what else a decode loop needs. Engines made of the same parts share the KV
+    cache, so only one of them may have requests at a time."""
+
+    target: TorchAotRunner
+    draft: TorchAotRunner | None
+    settings: EngineSettings
+    eos_token_ids: frozenset[int]
+    tokenizer: Tokenizer
+
+    def engine(self, *, observer: Observer | None = None, version: str = "0") -> Engine:
+        return Engine(
+            self.target,
+            self.draft,
+            self.settings,
+            eos_token_ids=self.eos_token_ids,
+            tokenizer=self.tokenizer,
+            observer=observer,
+            version=version,
+        )
+
+
+def open_engine(folder: Path, spec: PipelineSpec, *, observer: Observer | None = None, version: str = "0") -> Engine:
+    """The engine of a version folder, not started. EngineError when it cannot run on this machine."""
+    return open_parts(folder, spec).engine(observer=observer, version=version)
+
+
+def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
+    """Load the runners of a version folder and allocate their caches. EngineError when they cannot run on this machine."""
+    target, draft = open_runners(folder, spec)
+    shared = draft is not None and spec.draft is not None and spec.draft.from_target
+    settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
+    tokenizer = folder / TOKENIZER_FOLDER
+    return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer))
+
+
+def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, TorchAotRunner | None]:
+    """Target and draft, without caches. The draft is None when the version has none."""
+
+    def load(name: str) -> TorchAotRunner:
+        library = folder / KERNELS / "kernels.so"
+        options = spec.engine
+        return load_runner(
+            folder / name, library, max_seq_len=options.max_seq_len, threads=options.threads, instruction_set=options.instruction_set
+        )
+
+    target = load(TARGET)
+    if not (folder / DRAFT).is_dir():
+        return target, None
+    draft = load(DRAFT)
+    if spec.draft is not None and spec.draft.from_target:
+        draft.share_embedding(target)
+    return target, draft
+
+
+def _allocate(spec: PipelineSpec, target: TorchAotRunner, draft: TorchAotRunner | None, shared: bool) -> int:
+    """Divide engine.kv_cache.memory into blocks and allocate them; the number of blocks."""
+    block_size = spec.engine.kv_cache.block_size
+    own_draft_cache = draft is not None and not shared
+    bytes_per_block = target.cache_bytes_per_block(block_size) + (
+        draft.cache_bytes_per_block(block_size) if draft and own_draft_cache else 0
+    )
+    blocks = spec.engine.kv_cache.memory // bytes_per_block
+    # more than every running sequence at full length can use would only take memory
+    blocks = min(blocks, spec.engine.max_batch_size * -(-spec.engine.max_seq_len // block_size))
+    if blocks < 1:
+        raise EngineError(
+            "engine.kv_cache.memory does not hold one block", where="engine.kv_cache.memory", mend=f"Give at least {bytes_per_block} bytes"
+        )
+    target.allocate_cache(blocks, block_size)
+    if draft is not None and shared:
+        draft.share_cache(target)
+    elif draft is not None:
+        draft.allocate_cache(blocks, block_size)
+    return blocks
+
+
+def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettings:
+    return EngineSettings(
+        max_batch_size=spec.engine.max_batch_size,
+        max_seq_len=spec.engine.max_seq_len,
+        max_num_tokens=spec.engine.max_num_tokens,
+        max_waiting=spec.serving.max_waiting,
+        block_size=spec.engine.kv_cache.block_size,
+        num_blocks=num_blocks,
+        proposer=spec.speculation.proposer,
+        max_draft_tokens=spec.speculation.max_draft_tokens,
+        shared_kv=shared,
+    )

@@ -1,0 +1,61 @@
+"""File operations that survive a crash: atomic writes, synced folders, linked trees."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+COPY_INSTEAD = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)  # other file system, or one without hard links
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Readers see the old text or the new one, never a part, even after a power cut."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    staged = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.chmod(0o644)  # mkstemp gives 0600, but the server may run as another user
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames inside `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Hard link: an engine takes its space once, in the cache. Copied where a link is impossible."""
+    try:
+        os.link(Path(source).resolve(), target)
+    except OSError as error:
+        if error.errno not in COPY_INSTEAD:
+            raise
+        shutil.copyfile(source, target)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=link_or_copy)
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

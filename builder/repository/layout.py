@@ -1,0 +1,7 @@
+"""Names that what publishes a version and what runs from it share. Imports nothing, so that Triton's stubs start fast."""
+
+from __future__ import annotations
+
+SPEC_FILE = "pipeline.json"  # the resolved spec, in each python model's version folder
+TOKENIZER_FOLDER = "tokenizer"
+ANSWER_OUTPUTS = ("finish_reason", "usage", "decode_stats")  # plain text and JSON, passed through detokenize unchanged

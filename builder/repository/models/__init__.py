@@ -1,0 +1,1 @@
+"""The code behind the Triton models; a version folder holds only a model.py of one line that imports it."""

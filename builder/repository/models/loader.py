@@ -1,0 +1,27 @@
+"""From a version folder to a running engine: the one place where the Triton side constructs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from builder.repository.models.folder import read_spec
+from builder.runtime.observer import Observer
+from builder.runtime.request import Output, Request
+
+
+class DecodeEngine(Protocol):
+    """What the decode model uses of `builder.runtime.engine.Engine`."""
+
+    def submit(self, request: Request, on_output: Callable[[Output], None]) -> None: ...
+    def cancel(self, request_id: str, reason: str) -> bool: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def load(version_folder: Path, observer: Observer) -> DecodeEngine:
+    """The engine of `<p>_decode/N/`, not started. EngineError when it cannot run on this machine."""
+    from builder.repository.engine import open_engine  # torch: importing this module must not cost it
+
+    return open_engine(version_folder, read_spec(version_folder), observer=observer, version=version_folder.name)

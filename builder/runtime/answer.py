@@ -1,0 +1,116 @@
+"""What one request has been given so far: tokens on their way out, the reason to end, and the count of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.stops import StopScanner
+from builder.text.detokenizer import CONTEXT_TOKENS
+from builder.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Tally:
+    """The work of one request, counted while it runs."""
+
+    histogram: list[int] = field(default_factory=list)  # [n]: rounds in which n drafted tokens were accepted
+    drafted: int = 0
+    target_passes: int = 0
+
+    def round(self, drafted: int, accepted: int) -> None:
+        self.drafted += drafted
+        self.histogram += [0] * (accepted + 1 - len(self.histogram))
+        self.histogram[accepted] += 1
+
+
+class Answer:
+    """Decides where an answer ends: end-of-sequence token, stop string, max_tokens, full context."""
+
+    def __init__(self, request: Request, eos_token_ids: frozenset[int], context: int, tokenizer: Tokenizer | None = None) -> None:
+        sampling = request.sampling
+        self.request = request
+        self.tally = Tally()
+        self.finish_reason: FinishReason | None = None
+        self.first_token_at: float | None = None  # seconds, monotonic clock
+        self.last_token_at: float | None = None
+        self._eos = frozenset() if sampling.ignore_eos else eos_token_ids
+        self._end = min(len(request.prompt_ids) + sampling.max_tokens, context)  # length at which the sequence is full
+        self._scanner = StopScanner(sampling.stop, tokenizer) if sampling.stop and tokenizer is not None else None
+        self._length = len(request.prompt_ids)
+        self._sent = self._length  # tokens of the sequence that have left, the prompt included
+        self._held = 0  # newest tokens that must not leave yet
+        self._logprobs: list[dict[int, float]] = []  # of the tokens that have not left
+
+    @property
+    def remaining(self) -> int:
+        """Tokens the answer may still grow by."""
+        return self._end - self._length
+
+    def take(self, token_ids: list[int], new: Sequence[int], logprobs: Sequence[dict[int, float]] = ()) -> int:
+        """Append to token_ids the tokens of `new` up to the end of the answer; the rest of a round is dropped.
+
+        Returns how many were taken; `finish_reason` is set once the answer has ended.
+        """
+        before = self._length
+        for token in new:
+            if self._scanner is not None:
+                self._held = self._scanner.push(token_ids, token)
+            token_ids.append(token)
+            self._length += 1
+            self.finish_reason = self._reason_to_end(token)
+            if self.finish_reason is not None:
+                break
+        taken = self._length - before
+        self._logprobs += logprobs[:taken]
+        return taken
+
+    def _reason_to_end(self, token: int) -> FinishReason | None:
+        if token in self._eos or (self._scanner is not None and self._scanner.stopped):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if self._length >= self._end else None
+
+    def output(self, token_ids: list[int], now: float) -> Output | None:
+        """The chunk that may leave now, with usage and stats if it is the last; None when every token is held back."""
+        ended = self.finish_reason is not None
+        upto = self._length if ended else self._length - self._held
+        if upto == self._sent and not ended:
+            return None
+        chunk = tuple(token_ids[self._sent : upto])
+        context = tuple(token_ids[max(0, self._sent - CONTEXT_TOKENS) : self._sent])
+        logprobs, self._logprobs = tuple(self._logprobs[: len(chunk)]), self._logprobs[len(chunk) :]
+        self._sent = upto
+        limit = -1
+        if self._scanner is not None:
+            limit = self._scanner.limit
+            self._scanner.sent(len(chunk))
+        if chunk:
+            self.first_token_at = now if self.first_token_at is None else self.first_token_at
+            self.last_token_at = now
+        if not ended:
+            return Output(self.request.id, chunk, context, logprobs=logprobs)
+        return Output(self.request.id, chunk, context, limit, logprobs, self.finish_reason, self.usage(), self.stats())
+
+    def abandon(self, reason: FinishReason, error: str) -> Output:
+        """The last chunk of an answer that was cancelled or failed: no tokens, what was used, and why."""
+        self.finish_reason = reason
+        return Output(self.request.id, (), finish_reason=reason, usage=self.usage(), stats=self.stats(), error=error)
+
+    def usage(self) -> Usage:
+        prompt = len(self.request.prompt_ids)
+        return Usage(prompt, self._length - prompt)
+
+    def stats(self) -> DecodeStats:
+        tally, arrival = self.tally, self.request.arrival
+        first, last = self.first_token_at, self.last_token_at
+        return DecodeStats(
+            optimisation="speculative" if tally.histogram else "plain",
+            num_spec_steps=sum(tally.histogram),
+            num_draft_tokens=tally.drafted,
+            num_accepted_draft_tokens=sum(n * rounds for n, rounds in enumerate(tally.histogram)),
+            acceptance_histogram=tuple(tally.histogram),
+            target_passes=tally.target_passes,
+            time_to_first_token=first - arrival if first is not None else 0.0,
+            decode_seconds=last - first if first is not None and last is not None else 0.0,
+        )

@@ -1,0 +1,123 @@
+"""The passes of one step: the draft's over all sequences that want one, then one ragged pass of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from builder.decoding import acceptance, proposers
+from builder.decoding.proposers import Context, Draft
+from builder.decoding.random import uniforms
+from builder.decoding.sampling import distribution, greedy_ids, token_logprobs
+from builder.errors import EngineError
+from builder.runtime.batch import block_tables, ragged
+from builder.runtime.drafter import Drafter
+from builder.runtime.runner import Runner
+from builder.runtime.sequence import Sequence
+from builder.runtime.settings import EngineSettings
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a sequence won in a step: `accepted` drafted tokens and the one that follows them."""
+
+    sequence: Sequence
+    token_ids: list[int]
+    logprobs: list[dict[int, float]]
+    drafted: int
+    accepted: int
+
+
+class Decoder:
+    """Owns the two runners. EngineError when proposer, draft and target do not fit together."""
+
+    def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings) -> None:
+        entry = proposers.entry(settings.proposer)
+        if entry.needs_draft_model and draft is None:
+            raise EngineError(f"proposer {settings.proposer} needs a draft model", where="speculation.proposer", mend="Add one")
+        if draft is not None and draft.config.vocab_size != target.config.vocab_size:
+            sizes = f"draft {draft.config.vocab_size}, target {target.config.vocab_size}"
+            raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
+        self._target = target
+        self._proposer = entry.make()
+        self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens) if draft is not None else None
+
+    def propose(self, limits: Items[tuple[Sequence, int]]) -> list[Draft]:
+        """One draft per sequence, of at most its limit; the blocks for it are taken already."""
+        if not any(limit for _, limit in limits):
+            return [Draft() for _ in limits]
+        if self._drafter is not None:
+            self._drafter.open([sequence for sequence, _ in limits])
+        return self._proposer.propose([_context(place, *wish) for place, wish in enumerate(limits)], self._drafter)
+
+    def run(self, groups: Items[tuple[Sequence, Draft]], chunks: Items[tuple[Sequence, int]]) -> list[Verdict]:
+        """One target pass over verify groups (plain rows are groups of one) and prefill chunks; then accept."""
+        sequences = [sequence for sequence, _ in (*groups, *chunks)]
+        parts = [_group_rows(place, *group) for place, group in enumerate(groups)]
+        parts += [_chunk_rows(len(groups) + place, *chunk) for place, chunk in enumerate(chunks)]
+        rows, ends = ragged(parts, block_tables([sequence.blocks for sequence in sequences]))
+        hidden = self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers)
+        wanted = list(range(ends[len(groups) - 1] if groups else 0))
+        deciding = list(groups)
+        for (sequence, count), end in zip(chunks, ends[len(groups) :], strict=True):
+            sequence.answer.tally.target_passes += 1
+            sequence.num_computed += count - 1
+            if sequence.pending == 1:  # the prompt's last row: its logits give the first token
+                wanted.append(end - 1)
+                deciding.append((sequence, Draft()))
+            else:
+                sequence.num_computed += 1
+        for sequence, _ in groups:
+            sequence.answer.tally.target_passes += 1
+        if not wanted:
+            return []
+        return _decide_all(self._target.head(hidden if len(wanted) == len(hidden) else hidden[wanted]), deciding)
+
+
+def _context(place: int, sequence: Sequence, limit: int) -> Context:
+    sampling = sequence.request.sampling
+    numbers = None if sampling.greedy or not limit else uniforms(sequence.seed, len(sequence.token_ids), limit + 1)
+    return Context(place, sequence.token_ids, limit, sampling, numbers)
+
+
+def _group_rows(place: int, sequence: Sequence, draft: Draft) -> tuple[int, int, list[int]]:
+    return place, len(sequence.token_ids) - 1, [sequence.token_ids[-1], *draft.token_ids]
+
+
+def _chunk_rows(place: int, sequence: Sequence, count: int) -> tuple[int, int, list[int]]:
+    start = sequence.num_computed
+    return place, start, sequence.token_ids[start : start + count]
+
+
+def _decide_all(logits: Tensor, groups: Items[tuple[Sequence, Draft]]) -> list[Verdict]:
+    """logits [rows, V], K+1 rows a group. One argmax serves every greedy row of the pass."""
+    best = greedy_ids(logits) if any(sequence.request.sampling.greedy for sequence, _ in groups) else []
+    verdicts = []
+    row = 0
+    for sequence, draft in groups:
+        end = row + len(draft) + 1
+        verdicts.append(_decide(sequence, draft, logits[row:end], best[row:end]))
+        row = end
+    return verdicts
+
+
+def _decide(sequence: Sequence, draft: Draft, logits: Tensor, best: list[int]) -> Verdict:
+    """Accept, then take both caches back to what was verified: the row before each kept token is right, later ones are not."""
+    params, history, drafted = sequence.request.sampling, sequence.token_ids, draft.token_ids
+    if params.greedy:
+        if params.repetition_penalty != 1.0:
+            best = greedy_ids(logits, params.repetition_penalty, history, drafted)
+        accepted, token = acceptance.verify_greedy(best, drafted)
+    else:
+        p = distribution(logits, params, history, drafted)
+        q = torch.stack(draft.q) if draft.q else None
+        accepted, token = acceptance.verify(p, q, drafted, uniforms(sequence.seed, len(history), len(drafted) + 1))
+    won = [*drafted[:accepted], token]
+    asked = params.logprobs
+    logprobs = [] if asked is None else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
+    sequence.num_computed += len(won)
+    sequence.draft_computed = min(sequence.draft_computed, sequence.num_computed)
+    return Verdict(sequence, won, logprobs, len(drafted), accepted)

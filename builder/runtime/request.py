@@ -1,0 +1,78 @@
+"""What goes into the engine and what comes out of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from builder.decoding.params import SamplingParams
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # end-of-sequence token or a stop string
+    LENGTH = "length"  # max_tokens reached, or the context is full
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue. `speculation` False turns it off for this request; it never forces it on."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    speculation: bool = True
+    tenant: str = "other"
+    arrival: float = field(default_factory=time.monotonic)  # seconds, monotonic clock
+
+
+@dataclass(frozen=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class DecodeStats:
+    """How the answer was made. acceptance_histogram[n] counts rounds in which n drafted tokens were accepted."""
+
+    optimisation: str  # "plain" | "speculative"
+    num_spec_steps: int = 0  # rounds that had a draft
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
+    acceptance_histogram: tuple[int, ...] = ()
+    target_passes: int = 0
+    time_to_first_token: float = 0.0  # seconds from arrival
+    decode_seconds: float = 0.0  # from the first token to the last
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        return self.num_accepted_draft_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens a speculative round gave, its bonus or resampled token included; 1.0 without speculation."""
+        return 1.0 + self.num_accepted_draft_tokens / self.num_spec_steps if self.num_spec_steps else 1.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """A chunk of an answer: new tokens since the last chunk. The last one has finish_reason, usage and stats.
+
+    `context_ids` are the tokens just before `token_ids` (tail of the prompt included): enough for a stateless
+    detokenizer. `text_limit` is the number of characters of this chunk's text to keep; -1 keeps all (a stop
+    string may cut inside a token). `logprobs[i]` belongs to token_ids[i] when asked for.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    context_ids: tuple[int, ...] = ()
+    text_limit: int = -1
+    logprobs: tuple[dict[int, float], ...] = ()
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    stats: DecodeStats | None = None
+    error: str | None = None

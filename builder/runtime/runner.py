@@ -1,0 +1,51 @@
+"""The one seam between the decode loop and an engine: embed, layers(start, stop), head over ragged rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from builder.weights.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One pass's rows. Rows of one sequence are contiguous and their positions ascend; a row attends to the
+    positions 0..position of its own sequence, its own key and value included.
+
+    token_ids    int32 [rows]
+    positions    int32 [rows]            place of the token in its sequence, from 0
+    sequence     int32 [rows]            index into block_tables
+    block_tables int32 [sequences, max_blocks]  block ids of each sequence in order; unused tail is -1
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    sequence: torch.Tensor
+    block_tables: torch.Tensor
+
+
+class Runner(Protocol):
+    """One model on one device. Its paged KV cache has `num_blocks` blocks of `block_size` positions each."""
+
+    config: ModelConfig
+
+    def allocate_cache(self, num_blocks: int, block_size: int) -> None:
+        """Allocate the KV cache (zeroed). Called once before the first pass."""
+        ...
+
+    def cache_bytes_per_block(self, block_size: int) -> int: ...
+
+    def embed(self, rows: Rows) -> torch.Tensor:
+        """Token embeddings, float32 [rows, hidden_size]."""
+        ...
+
+    def layers(self, hidden: torch.Tensor, rows: Rows, start: int, stop: int) -> torch.Tensor:
+        """Run layers start..stop-1 in place on hidden [rows, hidden_size] and return it; writes their keys and values."""
+        ...
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final norm and vocabulary head: logits, float32 [rows, vocab_size]."""
+        ...

@@ -1,0 +1,129 @@
+"""The runner of a compiled torch_aot engine: packed weights mapped from disk, passes in the C++ kernel library."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from builder.compile.torch_aot.folder import EngineInfo, read_info
+from builder.errors import EngineError
+from builder.runtime.runner import Rows
+from builder.weights.config import ModelConfig
+from builder.weights.rope import inverse_frequencies
+
+_KEYS_PER_LINE = 16  # positions of a key line (kernels/model.h, Cache)
+
+
+class TorchAotRunner:
+    """Implements builder.runtime.runner.Runner over the torch class `tandem.Decoder` (kernels/binding.cpp)."""
+
+    def __init__(self, info: EngineInfo, tensors: dict[str, torch.Tensor], decoder: Any, kv_dtype: torch.dtype) -> None:
+        self.info = info
+        self.config: ModelConfig = info.model
+        self.kv_dtype = kv_dtype
+        self._tensors = tensors
+        self._decoder = decoder
+        self._cache: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._embedding = tensors.get("embed")
+
+    @property
+    def instruction_set(self) -> str:
+        return str(self._decoder.instruction_set())
+
+    def cache_bytes_per_block(self, block_size: int) -> int:
+        config = self.config
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * self.kv_dtype.itemsize
+
+    def allocate_cache(self, num_blocks: int, block_size: int) -> None:
+        if block_size % _KEYS_PER_LINE:
+            raise EngineError(f"block_size is {block_size}", where="engine.kv_cache.block_size", mend=f"Use a multiple of {_KEYS_PER_LINE}")
+        config = self.config
+        shape = (config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim)
+        self._set_cache(torch.zeros(shape, dtype=self.kv_dtype), torch.zeros(shape, dtype=self.kv_dtype))
+
+    def share_cache(self, owner: TorchAotRunner) -> None:
+        """Use the first layers of another runner's cache: this model must be made from the same layers."""
+        if (
+            owner._cache is None
+            or owner.config.num_kv_heads != self.config.num_kv_heads
+            or owner.config.num_layers < self.config.num_layers
+        ):
+            raise EngineError("the draft cannot share the target's KV cache", mend="Build the draft from the target's own weights")
+        self._set_cache(*owner._cache)
+
+    def share_embedding(self, owner: TorchAotRunner) -> None:
+        """Look tokens up in another runner's embedding: an engine built without its own."""
+        self._embedding = owner._embedding
+
+    def _set_cache(self, key: torch.Tensor, value: torch.Tensor) -> None:
+        self._cache = (key, value)
+        self._decoder.set_cache(key, value)
+
+    def embed(self, rows: Rows) -> torch.Tensor:
+        if self._embedding is None:
+            raise EngineError("the draft has no embedding of its own", mend="Call share_embedding first")
+        return self._embedding[rows.token_ids].float()
+
+    def layers(self, hidden: torch.Tensor, rows: Rows, start: int, stop: int) -> torch.Tensor:
+        self._decoder.layers(hidden, rows.positions, rows.sequence, rows.block_tables, start, stop)
+        return hidden
+
+    def products(self, rows: int) -> None:
+        """Every matrix product of a pass over dummy rows and nothing else: the limit that `bench` compares a step with."""
+        self._decoder.products(rows)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._decoder.head(hidden)
+        return logits[:, : self.config.vocab_size]  # the packed head is padded to whole work units
+
+
+def load_runner(
+    folder: Path, library: Path, *, max_seq_len: int, threads: int | None = None, instruction_set: str = "auto"
+) -> TorchAotRunner:
+    """Map the engine in `folder`; `library` is the kernel library it was built with. Nothing is compiled here.
+
+    The KV cache is bfloat16, and float32 with a float32 engine.
+
+    Raises EngineError when the folder is broken, the library cannot be loaded, or the processor lacks the instruction set.
+    """
+    info = read_info(folder)
+    try:
+        torch.ops.load_library(str(library))
+        with safe_open(folder / "weights.safetensors", framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("_pad.")}  # noqa: SIM118 (not a dict)
+        decoder = torch.classes.tandem.Decoder(
+            _sizes(info.model),
+            info.model.rms_norm_eps,
+            {**tensors, **_rope(info.model, max_seq_len)},
+            instruction_set,
+            threads or available_cores(),
+        )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise EngineError(
+            f"the engine cannot be loaded ({reason})", where=str(folder), mend="Run `builder doctor`, then build again on this machine"
+        ) from error
+    return TorchAotRunner(info, tensors, decoder, torch.float32 if info.weights == "float32" else torch.bfloat16)
+
+
+def available_cores() -> int:
+    """Cores this process may run on (affinity respected)."""
+    return len(os.sched_getaffinity(0))
+
+
+def _sizes(config: ModelConfig) -> dict[str, int]:
+    names = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
+    return {name: getattr(config, name) for name in names}
+
+
+def _rope(config: ModelConfig, max_seq_len: int) -> dict[str, torch.Tensor]:
+    """Cosines and sines, float32 [max_seq_len, head_dim / 2] each."""
+    angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), torch.tensor(inverse_frequencies(config), dtype=torch.float64))
+    if not math.isfinite(float(angles.max())):
+        raise EngineError("rope frequencies are not finite", mend="Check rope_theta in the checkpoint's config.json")
+    return {"rope.cosine": angles.cos().float(), "rope.sine": angles.sin().float()}

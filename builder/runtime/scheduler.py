@@ -1,0 +1,120 @@
+"""Who runs, who waits, who must give way: first come, first served, with preemption of the youngest."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from builder.runtime.block_manager import BlockManager
+from builder.runtime.sequence import Sequence, Status
+from builder.runtime.settings import EngineSettings
+
+
+class Scheduler:
+    """`running` stays in arrival order: admission takes the head of the queue only, and the youngest returns to it."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.blocks = BlockManager(settings.num_blocks, settings.block_size)
+        self.context = min(settings.max_seq_len, settings.num_blocks * settings.block_size)  # tokens one sequence can reach alone
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.preemptions = 0
+
+    @property
+    def queue_full(self) -> bool:
+        """Free batch places count as room: a burst that could run at once is not refused."""
+        places = self.settings.max_batch_size - len(self.running)
+        return len(self.waiting) >= self.settings.max_waiting + places
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def admit(self) -> None:
+        """Start waiting sequences while blocks for all their tokens and one round of drafts are free."""
+        while self.waiting and len(self.running) < self.settings.max_batch_size:
+            sequence = self.waiting[0]
+            tokens = len(sequence.token_ids)
+            if not self.blocks.can_allocate(min(tokens + 1 + self.settings.max_draft_tokens, self.context)):
+                return  # nobody overtakes the head: a long prompt cannot starve
+            sequence.blocks = self.blocks.allocate(tokens)
+            sequence.status = Status.RUNNING
+            self.running.append(self.waiting.popleft())
+
+    def make_room(self) -> None:
+        """Give each decoding sequence the block its next token needs, oldest first, at the cost of the youngest."""
+        for sequence in list(self.running):
+            while sequence.status is Status.RUNNING and not self.blocks.can_grow(sequence.blocks, len(sequence.token_ids)):
+                self._preempt(self.running[-1])
+            if sequence.status is Status.RUNNING:
+                self.blocks.grow(sequence.blocks, len(sequence.token_ids))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.free(sequence.blocks)
+        sequence.forget()
+        self.waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def draft_limits(self) -> list[tuple[Sequence, int]]:
+        """The decoding sequences with the draft tokens each may have; their blocks are taken here, and nobody is preempted.
+
+        Every running sequence keeps one row of the pass; of the rows left, drafts leave half to prompts being prefilled.
+        """
+        decoding = [sequence for sequence in self.running if sequence.pending == 1]
+        spare = self.settings.max_num_tokens - len(self.running)
+        if len(decoding) < len(self.running):
+            spare //= 2
+        limits = []
+        for sequence in decoding:
+            limit = max(0, min(self._wanted(sequence), spare, self.blocks.room(sequence.blocks) - len(sequence.token_ids)))
+            self.blocks.grow(sequence.blocks, len(sequence.token_ids) + limit)
+            spare -= limit
+            limits.append((sequence, limit))
+        return limits
+
+    def _wanted(self, sequence: Sequence) -> int:
+        """A round of K drafts emits up to K+1 tokens: more than the answer or the context can take is work thrown away."""
+        if not sequence.request.speculation:
+            return 0
+        room = self.context - len(sequence.token_ids)
+        return min(self.settings.max_draft_tokens, sequence.answer.remaining - 1, room - 1)
+
+    def prefill_chunks(self, rows_taken: int) -> list[tuple[Sequence, int]]:
+        """Sequences being prefilled and the tokens of each that run in this pass: the oldest takes what the others can spare."""
+        prefilling = [sequence for sequence in self.running if sequence.pending > 1]
+        spare = self.settings.max_num_tokens - rows_taken - len(prefilling)
+        chunks = []
+        for sequence in prefilling:
+            extra = min(sequence.pending - 1, spare)
+            spare -= extra
+            chunks.append((sequence, 1 + extra))
+        return chunks
+
+    def trim(self, sequence: Sequence) -> None:
+        self.blocks.trim(sequence.blocks, len(sequence.token_ids))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, wherever it is, and free its blocks."""
+        if sequence.status is Status.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is Status.WAITING:
+            self.waiting.remove(sequence)
+        self.blocks.free(sequence.blocks)
+        sequence.status = Status.FINISHED
+
+    def abandon_running(self) -> list[Sequence]:
+        """After a failed step nothing about the running sequences can be trusted: drop them all and start with fresh accounts."""
+        lost, self.running = self.running, []
+        self.blocks = BlockManager(self.settings.num_blocks, self.settings.block_size)
+        return self._lose(lost)
+
+    def abandon_waiting(self) -> list[Sequence]:
+        lost = list(self.waiting)
+        self.waiting.clear()
+        return self._lose(lost)
+
+    def _lose(self, lost: list[Sequence]) -> list[Sequence]:
+        for sequence in lost:
+            sequence.blocks = []
+            sequence.status = Status.FINISHED
+        return lost

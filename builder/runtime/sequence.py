@@ -1,0 +1,46 @@
+"""One request while it is being decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from builder.runtime.answer import Answer
+from builder.runtime.request import Output, Request
+
+
+class Status(Enum):
+    WAITING = auto()  # in the queue, holds no blocks
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(eq=False)
+class Sequence:
+    """token_ids are the prompt and every emitted token; the keys and values of the first `num_computed` are right.
+
+    Between steps a decoding sequence has exactly one token that was not run: the last, whose successor is next.
+    """
+
+    request: Request
+    on_output: Callable[[Output], None]
+    order: int  # place in arrival order; the largest is preempted first
+    seed: int
+    token_ids: list[int]
+    answer: Answer
+    num_computed: int = 0  # positions right in the target's cache
+    draft_computed: int = 0  # positions right in the draft's own cache; not used when the caches are shared
+    blocks: list[int] = field(default_factory=list)  # block ids, in order of position; one table for both caches
+    status: Status = Status.WAITING
+
+    @property
+    def pending(self) -> int:
+        """Tokens not run through the target: 1 when decoding, more while the prompt is prefilled."""
+        return len(self.token_ids) - self.num_computed
+
+    def forget(self) -> None:
+        """Preemption by recompute: the tokens stay, their keys and values are made anew."""
+        self.num_computed = 0
+        self.draft_computed = 0
+        self.status = Status.WAITING

@@ -1,0 +1,18 @@
+"""Settings of the engine loop; they come from pipeline.yaml, never from client code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    max_batch_size: int = 16  # sequences running at once
+    max_seq_len: int = 2048  # prompt + answer, tokens
+    max_num_tokens: int = 512  # rows of one target pass (prefill chunks, plain rows, verify groups together)
+    max_waiting: int = 64  # requests queued beyond the running ones; more are refused
+    block_size: int = 16  # positions per KV block
+    num_blocks: int = 1024
+    proposer: str = "draft_model"  # name in decoding/proposers registry; "none" is plain decoding
+    max_draft_tokens: int = 4  # K
+    shared_kv: bool = True  # the draft uses the target's KV cache (only a draft made from the target's own layers)

@@ -1,0 +1,93 @@
+"""Real tritonserver processes: one that serves a repeating engine, one that serves a tiny model built by `builder build`."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builder.build import build_pipeline
+from builder.repository.publish import Release, publish
+from builder.repository.tokenizer import tokenizer_texts
+from builder.serve.triton import Triton
+from builder.spec.pipeline import PipelineSpec
+from builder.weights import open_tokenizer
+from tests.unit.tiny_models import make_tiny_model
+
+HERE = Path(__file__).parent
+ECHO_MODEL = """\
+import echo_engine
+from builder.repository.models import decode
+
+
+class TritonPythonModel(decode.TritonPythonModel):
+    load = staticmethod(echo_engine.load)
+"""
+
+
+def free_ports() -> dict[str, int]:
+    sockets = [socket.socket() for _ in range(3)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = {name: one.getsockname()[1] for name, one in zip(("http", "grpc", "metrics"), sockets, strict=True)}
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def tiny_spec(name: str, weights: Path, **sections: Any) -> PipelineSpec:
+    spec = {
+        "metadata": {"name": name, "owner": "tests"},
+        "target": {"weights": str(weights)},
+        "engine": {"max_seq_len": 256, "threads": 1, "max_batch_size": 8, "kv_cache": {"memory": "16MiB"}},
+        "chargeback": {"tenants": ["search", "support"]},
+    }
+    return PipelineSpec.model_validate(spec | sections)
+
+
+def publish_echo(repository: Path, weights: Path, name: str = "echo") -> None:
+    """A version whose decode model is the repeating engine, without engine folders."""
+    spec = tiny_spec(name, weights).model_dump(mode="json")
+    release = Release(name, spec, {"weights": "echo"}, tokenizer_texts(open_tokenizer(str(weights), weights.parent)), {})
+    version, _ = publish(repository, release)
+    shutil.copy(HERE / "echo_engine.py", version.decode_folder)
+    (version.decode_folder / "model.py").write_text(ECHO_MODEL)
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("weights") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def echo_repository(tmp_path_factory: pytest.TempPathFactory, tiny_weights: Path) -> Path:
+    repository = tmp_path_factory.mktemp("echo_repository")
+    publish_echo(repository, tiny_weights)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def echo_server(echo_repository: Path) -> Iterator[Triton]:
+    with Triton(echo_repository, "echo", free_ports()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def built_repository(tmp_path_factory: pytest.TempPathFactory, tiny_weights: Path) -> Path:
+    """A repository made by the real build: a tiny random target, its INT4 draft, compiled kernels."""
+    folder = tmp_path_factory.mktemp("built")
+    pipeline = folder / "tiny.yaml"
+    pipeline.write_text(yaml.safe_dump(tiny_spec("tiny", tiny_weights).model_dump(mode="json")))
+    build_pipeline(pipeline, folder / "model_repository")
+    return folder / "model_repository"
+
+
+@pytest.fixture(scope="session")
+def tiny_server(built_repository: Path) -> Iterator[Triton]:
+    with Triton(built_repository, "tiny", free_ports()) as server:
+        yield server

@@ -1,0 +1,227 @@
+"""The Triton models against a stand-in for Triton: what is sent, in which order, and that nothing ends them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builder.decoding.params import SamplingParams
+from builder.errors import RepositoryError, RequestError
+from builder.repository.models.parameters import Options
+from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+
+STATS = DecodeStats("speculative", 2, 8, 6, (0, 0, 1, 0, 1))
+
+
+class ScriptedEngine:
+    """Keeps what was submitted; the test plays the engine's part."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[Request, Callable[[Output], None]]] = []
+        self.cancelled: list[tuple[str, str]] = []
+        self.stopped = False
+
+    def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
+        if request.sampling.max_tokens == 99:
+            raise RequestError("64 requests are waiting")
+        self.submitted.append((request, on_output))
+
+    def cancel(self, request_id: str, reason: str) -> bool:
+        self.cancelled.append((request_id, reason))
+        return True
+
+    def start(self) -> None: ...
+    def stop(self) -> None:
+        self.stopped = True
+
+    def emit(self, index: int, *token_ids: int, final: bool = False, **fields: Any) -> None:
+        request, on_output = self.submitted[index]
+        if final:
+            fields = {"finish_reason": FinishReason.LENGTH, "usage": Usage(3, 2), "stats": STATS} | fields
+        on_output(Output(request.id, token_ids, **fields))
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def decode(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Any]:
+    from builder.repository.models.decode import TritonPythonModel
+
+    class Model(TritonPythonModel):
+        load = staticmethod(lambda folder, observer: engine)
+
+    model = Model()
+    model.initialize({"model_repository": str(tmp_path / "p_decode"), "model_version": "4", "model_name": "p_decode"})
+    yield model
+    if not engine.stopped:
+        model.finalize()
+
+
+def asked(make_request: Any, options: Options, request_id: str = "r") -> Any:
+    text = np.array([options.to_json(request_id).encode()], dtype=np.object_)
+    return make_request(input_ids=np.array([1, 2, 3], dtype=np.int32), request=text)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.005)
+
+
+def test_a_request_that_does_not_stream_gets_one_response_with_all_chunks(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    request = asked(make_request, Options())
+    assert decode.execute([request]) is None
+    engine.emit(0, 5, 6, context_ids=(3,))
+    engine.emit(0, 7, context_ids=(5, 6), text_limit=2, final=True)
+    assert request.sender.final.wait(20)
+    (response,) = request.sender.responses
+    assert response.tensors["token_ids"].tolist() == [5, 6, 7]
+    assert response.tensors["context_ids"].tolist() == [3, 5, 6]
+    assert response.tensors["chunks"].tolist() == [[1, 2, -1], [2, 1, 2]]
+    assert response.text("finish_reason") == "length"
+    assert json.loads(response.text("usage"))["total_tokens"] == 5
+    stats = json.loads(response.text("decode_stats"))
+    assert (stats["version"], stats["draft_acceptance_rate"], stats["mean_acceptance_length"]) == ("4", 0.75, 4.0)
+
+
+def test_a_request_that_streams_gets_a_response_a_chunk_and_usage_in_the_last(
+    decode: Any, engine: ScriptedEngine, make_request: Any
+) -> None:
+    request = asked(make_request, Options(stream=True))
+    decode.execute([request])
+    engine.emit(0, 5)
+    engine.emit(0, 6, final=True)
+    assert request.sender.final.wait(20)
+    first, last = request.sender.responses
+    assert first.text("usage") == first.text("decode_stats") == first.text("finish_reason") == ""
+    assert last.text("usage")
+    assert last.text("decode_stats")
+
+
+def test_an_engine_error_is_an_error_response(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    request = asked(make_request, Options(stream=True))
+    decode.execute([request])
+    engine.emit(0, finish_reason=FinishReason.ERROR, error="the pass failed")
+    assert request.sender.final.wait(20)
+    assert "the pass failed" in request.sender.responses[0].error.message
+
+
+def test_a_refused_request_is_answered_and_the_next_one_served(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    refused, served = asked(make_request, Options(SamplingParams(max_tokens=99))), asked(make_request, Options())
+    decode.execute([refused, served])
+    assert refused.sender.responses[0].error.message == "64 requests are waiting."
+    engine.emit(0, 5, final=True)
+    assert served.sender.final.wait(20)
+
+
+def test_a_request_is_stopped_by_its_id(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    decode.execute([asked(make_request, Options(), "mine"), asked(make_request, Options(), "other")])
+    stop = asked(make_request, Options(cancel="mine"))
+    decode.execute([stop])
+    assert engine.cancelled == [(engine.submitted[0][0].id, "client")]
+    assert stop.sender.responses[0].text("finish_reason") == "cancelled"
+
+
+def test_stopping_an_id_that_does_not_run_is_an_error(decode: Any, make_request: Any) -> None:
+    stop = asked(make_request, Options(cancel="nobody"))
+    decode.execute([stop])
+    assert "no request with id 'nobody' is running" in stop.sender.responses[0].error.message
+
+
+def test_a_request_whose_consumer_left_is_cancelled(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    request = asked(make_request, Options(stream=True))
+    decode.execute([request])
+    request.sender.cancelled = True
+    wait_until(lambda: (engine.submitted[0][0].id, "disconnected") in engine.cancelled)
+
+
+def test_an_answer_that_cannot_be_sent_is_cancelled_alone(
+    decode: Any, engine: ScriptedEngine, make_request: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, whole = asked(make_request, Options(stream=True)), asked(make_request, Options(stream=True))
+    decode.execute([broken, whole])
+    monkeypatch.setattr(broken.sender, "send", lambda *args, **kwargs: 1 / 0)
+    engine.emit(0, 5)
+    engine.emit(1, 5, final=True)
+    assert whole.sender.final.wait(20)
+    assert engine.cancelled == [(engine.submitted[0][0].id, "undeliverable")]
+
+
+def test_whoever_waits_at_unload_gets_an_answer(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    request = asked(make_request, Options())
+    decode.execute([request])
+    decode.finalize()
+    assert engine.stopped
+    assert request.sender.final.is_set()
+    assert "unloaded" in request.sender.responses[0].error.message
+
+
+def test_a_half_published_version_is_not_loaded(tmp_path: Path) -> None:
+    from builder.repository.models.folder import version_folder
+
+    (tmp_path / "p" / "1").mkdir(parents=True)
+    args = {"model_repository": str(tmp_path / "p_decode")}
+    assert version_folder(args | {"model_version": "1"}) == tmp_path / "p_decode" / "1"
+    with pytest.raises(RepositoryError, match="version 2 was not published to its end"):
+        version_folder(args | {"model_version": "2"})
+
+
+def test_chunks_are_joined_with_their_own_context_and_cut() -> None:
+    from builder.repository.models.detokenize import join_chunks
+
+    tokenizer: Any = SimpleNamespace()
+    seen: list[tuple[list[int], list[int], bool]] = []
+
+    def delta(_: Any, context: list[int], new: list[int], final: bool) -> str:
+        seen.append((context, new, final))
+        return "".join(map(str, new))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builder.repository.models.detokenize.delta", delta)
+        text = join_chunks(tokenizer, [9, 1, 2], [1, 2, 3, 4], [[1, 2, -1], [2, 2, 1]], final=True)
+    assert text == "123"
+    assert seen == [([9], [1, 2], False), ([1, 2], [3, 4], True)]
+
+
+def test_logprobs_name_the_token_and_its_alternatives() -> None:
+    from builder.repository.models.detokenize import describe_logprobs
+
+    tokenizer: Any = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
+    (item,) = json.loads(describe_logprobs(tokenizer, [7], json.dumps([{"3": -2.0, "7": -0.5}])))
+    assert (item["token_id"], item["token"], item["logprob"]) == (7, "<7>", -0.5)
+    assert [top["token_id"] for top in item["top"]] == [7, 3]
+    assert describe_logprobs(tokenizer, [7], "") == ""
+
+
+@pytest.mark.parametrize("model", ["tokenize", "detokenize"])
+def test_the_models_around_decode_start_without_torch_and_grpc(model: str) -> None:
+    code = (
+        "import sys, types; fake = types.ModuleType('triton_python_backend_utils'); sys.modules[fake.__name__] = fake; "
+        f"import builder.repository.models.{model}; print({{'torch', 'grpc', 'transformers'}} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_nobody_asks_triton_about_cancellation_after_the_final_response(make_request: Any) -> None:
+    from builder.repository.models.answer import Answer
+
+    sender = make_request().sender
+    answer = Answer(sender, "r", stream=True, version="1")
+    sender.cancelled = True
+    assert answer.consumer_gone()
+    answer.add(Output("r", (5,), finish_reason=FinishReason.STOP))
+    assert not answer.consumer_gone()  # the stand-in, like tritonserver, would crash

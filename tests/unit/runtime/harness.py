@@ -1,0 +1,123 @@
+"""An engine over toy runners, a reference that knows no cache, and an oracle that looks into the cache after each step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import torch
+
+from builder.decoding.filters import penalise
+from builder.decoding.params import SamplingParams
+from builder.runtime.engine import Engine
+from builder.runtime.observer import Observer
+from builder.runtime.request import Output, Request
+from builder.runtime.runner import Rows
+from builder.runtime.sequence import Sequence
+from builder.runtime.settings import EngineSettings
+from tests.unit.toy_runner import ToyCache, ToyRunner, toy_pair
+
+
+def tokens(outputs: Iterable[Output]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+def whole_pass(runner: ToyRunner, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits [tokens, V] and keys and values [layers, 2, tokens, hidden] of one pass over all of ids, in a cache of its own."""
+    kept = runner.cache, runner.passes, runner.head_rows
+    runner.cache, runner.passes, runner.head_rows = ToyCache(), [], []
+    runner.allocate_cache(1, len(ids))
+    zeros = torch.zeros(len(ids), dtype=torch.int32)
+    rows = Rows(torch.tensor(ids, dtype=torch.int32), torch.arange(len(ids), dtype=torch.int32), zeros, zeros[:1, None])
+    logits = runner.head(runner.layers(runner.embed(rows), rows, 0, runner.config.num_layers))
+    own = runner.cache.keys_values
+    runner.cache, runner.passes, runner.head_rows = kept
+    return logits, own
+
+
+@functools.lru_cache(maxsize=4096)
+def plain_greedy(prompt: tuple[int, ...], count: int, penalty: float = 1.0, seed: int = 0, vocab: int = 11) -> list[int]:
+    """What the target says, every token from a whole pass over everything before it."""
+    runner = ToyRunner(vocab, seed=seed)
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(penalise(whole_pass(runner, ids)[0][-1:], penalty, ids).argmax()))
+    return ids[len(prompt) :]
+
+
+class Bench:
+    """An engine stepped by hand. `audit` checks both caches against whole passes and spoils everything else in them."""
+
+    def __init__(
+        self,
+        *,
+        noise: float = 0.1,
+        vocab: int = 11,
+        sharpness: float = 3.0,
+        eos: frozenset[int] = frozenset(),
+        tokenizer: object = None,
+        observer: Observer | None = None,
+        **settings: object,
+    ) -> None:
+        defaults: dict[str, object] = {"max_batch_size": 6, "max_seq_len": 64, "max_num_tokens": 64, "block_size": 4, "num_blocks": 96}
+        self.settings = EngineSettings(**(defaults | settings))  # type: ignore[arg-type]
+        shared = self.settings.shared_kv
+        self.target, self.draft = toy_pair(shared_kv=shared, noise=noise, vocab=vocab, sharpness=sharpness)
+        for runner in (self.target,) if shared else (self.target, self.draft):
+            runner.allocate_cache(self.settings.num_blocks, self.settings.block_size)
+        self.engine = Engine(
+            self.target,
+            self.draft,
+            self.settings,
+            eos_token_ids=eos,
+            tokenizer=tokenizer,  # type: ignore[arg-type]
+            observer=observer,
+        )
+        self.outputs: dict[str, list[Output]] = {}
+
+    @property
+    def scheduler(self):  # type: ignore[no-untyped-def]
+        return self.engine._scheduler
+
+    def submit(self, name: str, prompt: Iterable[int], sampling: SamplingParams = SamplingParams(), **fields: object) -> None:
+        request = Request(name, tuple(prompt), sampling, **fields)  # type: ignore[arg-type]
+        outputs: list[Output] = []
+        self.engine.submit(request, outputs.append)
+        self.outputs[name] = outputs
+
+    def run(self, *, audit: bool = False, most: int = 2000) -> None:
+        for _ in range(most):
+            more = self.engine.step()
+            if audit:
+                self.audit()
+            if not more:
+                return
+        raise AssertionError("the engine never becomes idle")
+
+    def audit(self) -> None:
+        right = {id(runner.cache): torch.zeros(runner.cache.keys_values.shape[2], dtype=torch.bool) for runner in (self.target, self.draft)}
+        held: list[int] = []
+        for sequence in self.scheduler.running:
+            held += sequence.blocks
+            assert len(sequence.blocks) <= -(-len(sequence.token_ids) // self.settings.block_size), "blocks of rejected tokens are kept"
+            self._check(self.target, sequence, sequence.num_computed, right)
+            if not self.settings.shared_kv:
+                self._check(self.draft, sequence, sequence.draft_computed, right)
+        assert len(held) == len(set(held)) == self.scheduler.blocks.num_used, "blocks are shared or lost"
+        for runner in (self.target, self.draft):
+            runner.cache.keys_values[:, :, ~right[id(runner.cache)]] = torch.nan  # whoever reads it, learns of it
+
+    def _check(self, runner: ToyRunner, sequence: Sequence, computed: int, right: dict[int, torch.Tensor]) -> None:
+        size = self.settings.block_size
+        assert computed <= len(sequence.blocks) * size, "positions counted as computed have no block"
+        slots = [sequence.blocks[at // size] * size + at % size for at in range(computed)]
+        right[id(runner.cache)][slots] = True
+        if computed:
+            expected = whole_pass(runner, sequence.token_ids[:computed])[1]
+            torch.testing.assert_close(runner.cache.keys_values[:, :, slots], expected, rtol=1e-9, atol=1e-9, msg="a cache is wrong")
+
+    def tokens(self, name: str) -> list[int]:
+        return tokens(self.outputs[name])
+
+    def last(self, name: str) -> Output:
+        return self.outputs[name][-1]

@@ -1,0 +1,120 @@
+"""Sampled output: distributed as the target's, reproducible by seed, blind to neighbours; log-probabilities are the target's."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from builder.decoding import acceptance
+from builder.decoding.params import SamplingParams
+from builder.decoding.sampling import distribution, token_logprobs
+from tests.unit.runtime.harness import Bench, whole_pass
+
+torch.set_num_threads(1)
+PROMPT = (1,)
+VOCAB, LENGTH, DRAWS = 3, 3, 1500
+
+
+def exact(sampling: SamplingParams, bench: Bench) -> torch.Tensor:
+    """Probability of each answer of LENGTH tokens, by enumeration."""
+    masses = []
+    for answer in itertools.product(range(VOCAB), repeat=LENGTH):
+        ids = [*PROMPT, *answer]
+        logits = whole_pass(bench.target, ids)[0]
+        rows = [distribution(logits[at - 1 : at], sampling, ids[:at])[0, ids[at]] for at in range(len(PROMPT), len(ids))]
+        masses.append(torch.stack(rows).prod())
+    return torch.stack(masses)
+
+
+def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool) -> float:
+    """Chi-square of DRAWS answers against the enumeration."""
+    bench = Bench(
+        vocab=VOCAB,
+        sharpness=0.4,
+        noise=0.5,
+        proposer=proposer,
+        shared_kv=shared_kv,
+        max_draft_tokens=2,
+        max_batch_size=50,
+        max_num_tokens=400,
+        num_blocks=200,
+        max_waiting=DRAWS,
+    )
+    for draw in range(DRAWS):
+        fields = {"seed": draw, "max_tokens": LENGTH, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        bench.submit(str(draw), PROMPT, SamplingParams(**fields, repetition_penalty=sampling.repetition_penalty))  # type: ignore[arg-type]
+    bench.run()
+    answers = torch.tensor([bench.tokens(str(draw)) for draw in range(DRAWS)])
+    counts = torch.bincount((answers * torch.tensor([VOCAB**2, VOCAB, 1])).sum(-1), minlength=VOCAB**LENGTH).double()
+    expected = exact(sampling, bench) * DRAWS
+    assert counts[expected == 0].sum() == 0
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2, dtype=torch.float64), statistic / 2))
+
+
+@pytest.mark.parametrize(("proposer", "shared_kv"), [("none", True), ("draft_model", True), ("draft_model", False), ("hybrid", True)])
+def test_sampled_answers_are_distributed_as_the_targets(proposer: str, shared_kv: bool) -> None:
+    assert p_value(SamplingParams(temperature=1.2, repetition_penalty=3.0), proposer, shared_kv) > 1e-3
+
+
+def test_filtered_answers_are_distributed_as_the_targets() -> None:
+    assert p_value(SamplingParams(temperature=1.0, top_p=0.8), "draft_model", True) > 1e-3
+
+
+def test_negative_control_a_resampling_from_p_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "residual", lambda p, _q, _token: p)
+    assert p_value(SamplingParams(temperature=1.2, repetition_penalty=3.0), "draft_model", True) < 1e-6
+
+
+@pytest.mark.parametrize("proposer", ["none", "draft_model"])
+def test_a_seeded_answer_does_not_depend_on_its_neighbours(proposer: str) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=-5, max_tokens=12)
+    alone = Bench(proposer=proposer)
+    alone.submit("a", (1, 2, 3, 4), sampling)
+    alone.run()
+    crowd = Bench(proposer=proposer)
+    for place in range(4):
+        crowd.submit(str(place), (place, 7), SamplingParams(temperature=0.9, max_tokens=5 + place))
+    crowd.engine.step()
+    crowd.submit("a", (1, 2, 3, 4), sampling)
+    crowd.run(audit=True)
+    assert crowd.tokens("a") == alone.tokens("a")
+
+
+def test_a_seeded_answer_survives_preemption_and_chunking() -> None:
+    sampling = SamplingParams(temperature=1.0, seed=11, max_tokens=20)
+    roomy, tight = Bench(proposer="none"), Bench(proposer="none", num_blocks=12, block_size=3, max_batch_size=4, max_num_tokens=5)
+    for bench in (roomy, tight):
+        for place in range(4):
+            bench.submit(str(place), (place, 1, 2), sampling)
+        bench.run(audit=True)
+    assert tight.scheduler.preemptions > 0
+    assert [roomy.tokens(str(place)) for place in range(4)] == [tight.tokens(str(place)) for place in range(4)]
+
+
+def test_requests_without_a_seed_differ() -> None:
+    bench = Bench(proposer="none", sharpness=0.3)
+    for place in range(3):
+        bench.submit(str(place), (1, 2), SamplingParams(temperature=1.0, max_tokens=30))
+    bench.run()
+    assert len({tuple(bench.tokens(str(place))) for place in range(3)}) == 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("proposer", ["none", "draft_model", "ngram"])
+def test_logprobs_of_emitted_tokens_are_those_of_a_whole_pass(proposer: str, temperature: float) -> None:
+    bench = Bench(proposer=proposer)
+    prompt = (1, 2, 1, 2)
+    bench.submit("a", prompt, SamplingParams(max_tokens=15, temperature=temperature, seed=3, logprobs=2))
+    bench.run()
+    reported = [entry for output in bench.outputs["a"] for entry in output.logprobs]
+    ids = [*prompt, *bench.tokens("a")]
+    logits = whole_pass(bench.target, ids)[0]
+    assert len(reported) == 15
+    for at, entry in enumerate(reported, start=len(prompt)):
+        expected = token_logprobs(logits[at - 1], ids[at], 2)
+        assert list(entry) == list(expected)
+        assert entry == pytest.approx(expected, abs=1e-9)

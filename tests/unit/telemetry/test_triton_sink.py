@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from builder.runtime.request import DecodeStats, Output, Request, Usage
+from builder.telemetry.catalogue import CATALOGUE
+from builder.telemetry.triton_sink import TritonSink
+
+REQUEST = Request("r", (1, 2), tenant="search")
+LAST = Output("r", (3,), usage=Usage(10, 6, 4), stats=DecodeStats("speculative", 2, 8, 6))
+
+
+class Families:
+    """pb_utils.MetricFamily as a recorder: (name, labels) -> [values given]."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, str] = {}
+        self.values: dict[tuple[str, frozenset[tuple[str, str]]], list[float]] = {}
+        self.calls = 0
+
+    def __call__(self, name: str, description: str, kind: str) -> Any:
+        assert description
+        self.kinds[name] = kind
+        recorder = self
+
+        class Family:
+            def Metric(self, labels: dict[str, str], buckets: list[float] | None = None) -> Any:
+                assert (buckets is not None) == (kind == "histogram")
+                values = recorder.values.setdefault((name, frozenset(labels.items())), [])
+
+                def record(value: float) -> None:
+                    recorder.calls += 1
+                    values.append(value)
+
+                verb = {"counter": "increment", "gauge": "set", "histogram": "observe"}[kind]
+                return type("Metric", (), {verb: staticmethod(record)})()
+
+        return Family()
+
+    def of(self, name: str, **labels: str) -> list[float]:
+        return self.values[f"tandem_{name}", frozenset({"model": "p", "version": "3", **labels}.items())]
+
+
+@pytest.fixture
+def families() -> Families:
+    return Families()
+
+
+@pytest.fixture
+def sink(families: Families) -> TritonSink:
+    return TritonSink(families, model="p", version="3")
+
+
+def report_everything(sink: TritonSink) -> None:
+    sink.first_token(REQUEST, 0.2)
+    sink.tokens_emitted(REQUEST, 3, None)
+    sink.tokens_emitted(REQUEST, 4, 0.02)
+    sink.round_done(4, 2)
+    sink.round_done(4, 4)
+    sink.pass_done(3, 1, 20, 100)
+    sink.pass_done(2, 0, 30, 100)
+    sink.finished(REQUEST, LAST, 1.5)
+
+
+def test_the_sink_fills_exactly_the_metrics_of_the_catalogue(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    filled = {name for (name, _), values in families.values.items() if values}
+    assert filled == {metric.name for metric in CATALOGUE}
+    assert families.kinds == {metric.name: metric.kind for metric in CATALOGUE}
+
+
+def test_every_series_has_the_labels_of_the_catalogue(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    labels = {metric.name: {"model", "version", *metric.labels} for metric in CATALOGUE}
+    for name, series in families.values:
+        assert {label for label, _ in series} == labels[name]
+
+
+def test_rounds_are_counted_by_position(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("spec_decode_num_drafts") == [2]
+    assert families.of("spec_decode_num_draft_tokens") == [8]
+    assert families.of("spec_decode_num_accepted_tokens") == [6]
+    assert [families.of("spec_decode_num_accepted_tokens_per_pos", position=str(i)) for i in range(4)] == [[2], [2], [1], [1]]
+
+
+def test_tokens_are_tagged_by_tenant_type_and_optimisation(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    for token_type, count in {"input": 6, "cached_input": 4, "output": 6, "draft_rejected": 2}.items():
+        assert families.of("tokens", tenant="search", token_type=token_type, optimisation="speculative") == [count]
+
+
+def test_time_between_tokens_is_that_of_a_chunk_shared_by_its_tokens(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("inter_token_latency_seconds") == [0.005]
+    assert families.of("spec_decode_acceptance_length") == [4.0]
+
+
+def test_the_loop_calls_nothing_of_triton_before_the_flush(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    assert families.calls == 0
+
+
+def test_a_flush_hands_over_only_what_is_new(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    calls = families.calls
+    sink.flush()
+    assert families.calls == calls
+    sink.round_done(4, 0)
+    sink.flush()
+    assert families.of("spec_decode_num_drafts") == [2, 1]
+    assert families.of("spec_decode_num_accepted_tokens") == [6]
+
+
+def test_counters_exist_before_their_first_event(families: Families, sink: TritonSink) -> None:
+    assert sink
+    assert families.of("spec_decode_num_accepted_tokens") == []
+
+
+def test_nothing_is_lost_between_the_loop_and_the_flush(families: Families, sink: TritonSink) -> None:
+    def loop() -> None:
+        for _ in range(5000):
+            sink.round_done(2, 1)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    while thread.is_alive():
+        sink.flush()
+    sink.flush()
+    assert sum(families.of("spec_decode_num_drafts")) == 5000
