@@ -8,11 +8,14 @@ PIPELINE ?= pipelines/smollm2.yaml
 BUILDER := $(VENV)/bin/builder
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+PEERS_VENV ?= .venv-peers
+PEERS_INSTALLED := $(PEERS_VENV)/.installed
+PEERS_PINS := loadtest/peers/requirements.txt loadtest/peers/requirements-no-deps.txt
 
 LINTS := lint-style lint-format lint-types lint-imports lint-schema
 TESTS := test-unit test-integration test-e2e
 
-.PHONY: help setup demo test test-full lint format clean $(LINTS) $(TESTS)
+.PHONY: help setup demo peers test test-full lint format clean $(LINTS) $(TESTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +29,15 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-models.txt .ci/debian-
 demo: setup ## build the demo pipeline, answer three prompts plainly and speculatively
 	@$(BUILDER) build $(PIPELINE)
 	@$(BUILDER) demo $(PIPELINE)
+
+peers: $(PEERS_INSTALLED) ## install the engines we compare with into an environment of their own (compiles llama.cpp: ten minutes)
+
+$(PEERS_INSTALLED): $(INSTALLED) $(PEERS_PINS)
+	@$(PYTHON) -m venv $(PEERS_VENV)
+	@CMAKE_BUILD_PARALLEL_LEVEL=2 CMAKE_ARGS="-DGGML_NATIVE=ON -DMTMD_BUILD=OFF" \
+		nice $(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(word 2,$^)
+	@$(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --requirement $(word 3,$^)
+	@touch $@
 
 test: setup ## lint and all tests but the slow ones, with a summary
 	@.ci/steps $(LINTS) $(TESTS)

@@ -53,9 +53,9 @@ class Draft(Section):
         description="`all`, or the number N of first layers to keep. Fewer layers draft faster and are accepted less.",
     )
     alignment: Alignment | None = Field(
-        default=None,
-        description="Tune the draft to imitate the target: more drafted tokens are accepted for the same step time; `{}` takes five "
-        "minutes once. Kept only if acceptance on held-out prompts rises. null leaves the draft as it was quantised.",
+        default_factory=Alignment,
+        description="Tune the draft to imitate the target, once for each target: more drafted tokens are accepted for the same step time. "
+        "Kept only if acceptance on held-out prompts rises. null leaves the draft as it was quantised.",
     )
 
     @property

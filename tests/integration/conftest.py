@@ -44,6 +44,7 @@ def tiny_spec(name: str, weights: Path, **sections: Any) -> PipelineSpec:
     spec = {
         "metadata": {"name": name, "owner": "tests"},
         "target": {"weights": str(weights)},
+        "draft": {"alignment": None},  # random weights write nothing worth learning
         "engine": {"max_seq_len": 256, "threads": 1, "max_batch_size": 8, "kv_cache": {"memory": "16MiB"}},
         "chargeback": {"tenants": ["search", "support"]},
     }

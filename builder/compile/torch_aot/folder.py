@@ -1,8 +1,9 @@
-"""The engine folder: engine.json and weights.safetensors, packed for the kernels and memory-mapped at load."""
+"""The engine folder: engine.json and weights.safetensors, packed for the kernels."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -59,6 +60,39 @@ def read_info(folder: Path) -> EngineInfo:
         return EngineInfo(**{**data, "model": ModelConfig.from_json(data["model"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EngineError(f"the engine cannot be read ({error})", where=str(path), mend="Build the pipeline again") from error
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor lies in weights.safetensors: `offset` in bytes from the start of the file."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_layout(path: Path) -> dict[str, Stored]:
+    """The tensors of a weights.safetensors by name. EngineError when the file is missing, truncated or of another form."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+        types = {name: dtype for dtype, name in _DTYPES.items()}
+        found = {
+            name: Stored(tuple(entry["shape"]), types[entry["dtype"]], 8 + length + entry["data_offsets"][0])
+            for name, entry in header.items()
+            if not name.startswith("_pad.")
+        }
+        truncated = max((stored.offset + stored.bytes for stored in found.values()), default=0) > path.stat().st_size
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise EngineError(f"the weights cannot be read ({error})", where=str(path), mend="Build the pipeline again") from error
+    if truncated:
+        raise EngineError("the weights are truncated", where=str(path), mend="Build the pipeline again")
+    return found
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

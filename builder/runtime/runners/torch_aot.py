@@ -1,22 +1,25 @@
-"""The runner of a compiled torch_aot engine: packed weights mapped from disk, passes in the C++ kernel library."""
+"""The runner of a compiled torch_aot engine: packed weights on huge pages, passes in the C++ kernel library."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from builder.compile.torch_aot.folder import EngineInfo, read_info
+from builder.compile.torch_aot.folder import EngineInfo, read_info, read_layout
 from builder.errors import EngineError
 from builder.runtime.runner import Rows
 from builder.weights.config import ModelConfig
 from builder.weights.rope import inverse_frequencies
 
 _KEYS_PER_LINE = 16  # positions of a key line (kernels/model.h, Cache)
+EMBEDDING = "embed"
+_LINE = 64  # bytes of a cache line
 
 
 class TorchAotRunner:
@@ -29,7 +32,7 @@ class TorchAotRunner:
         self._tensors = tensors
         self._decoder = decoder
         self._cache: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._embedding = tensors.get("embed")
+        self._embedding = tensors.get(EMBEDDING)
 
     @property
     def instruction_set(self) -> str:
@@ -44,7 +47,8 @@ class TorchAotRunner:
             raise EngineError(f"block_size is {block_size}", where="engine.kv_cache.block_size", mend=f"Use a multiple of {_KEYS_PER_LINE}")
         config = self.config
         shape = (config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim)
-        self._set_cache(torch.zeros(shape, dtype=self.kv_dtype), torch.zeros(shape, dtype=self.kv_dtype))
+        key, value = _placed({"key": (shape, self.kv_dtype), "value": (shape, self.kv_dtype)}).values()
+        self._set_cache(key, value)
 
     def share_cache(self, owner: TorchAotRunner) -> None:
         """Use the first layers of another runner's cache: this model must be made from the same layers."""
@@ -85,7 +89,7 @@ class TorchAotRunner:
 def load_runner(
     folder: Path, library: Path, *, max_seq_len: int, threads: int | None = None, instruction_set: str = "auto"
 ) -> TorchAotRunner:
-    """Map the engine in `folder`; `library` is the kernel library it was built with. Nothing is compiled here.
+    """Load the engine in `folder`; `library` is the kernel library it was built with. Nothing is compiled here.
 
     The KV cache is bfloat16, and float32 with a float32 engine.
 
@@ -94,8 +98,7 @@ def load_runner(
     info = read_info(folder)
     try:
         torch.ops.load_library(str(library))
-        with safe_open(folder / "weights.safetensors", framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("_pad.")}  # noqa: SIM118 (not a dict)
+        tensors = _read_weights(folder / "weights.safetensors")
         decoder = torch.classes.tandem.Decoder(
             _sizes(info.model),
             info.model.rms_norm_eps,
@@ -109,6 +112,32 @@ def load_runner(
             f"the engine cannot be loaded ({reason})", where=str(folder), mend="Run `builder doctor`, then build again on this machine"
         ) from error
     return TorchAotRunner(info, tensors, decoder, torch.float32 if info.weights == "float32" else torch.bfloat16)
+
+
+def _read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """What every pass reads is read from the file onto huge pages (a mapping would be counted, and kept, beside them); the embedding
+    stays mapped, since a pass looks up a row or two of it."""
+    layout = read_layout(path)
+    placed = _placed({name: (stored.shape, stored.dtype) for name, stored in layout.items() if name != EMBEDDING})
+    with path.open("rb", buffering=0) as file:
+        for name, tensor in placed.items():
+            file.seek(layout[name].offset)
+            file.readinto(tensor.view(torch.uint8).reshape(-1).numpy().data)
+    if EMBEDDING in layout:
+        with safe_open(path, framework="pt") as mapped:
+            placed[EMBEDDING] = mapped.get_tensor(EMBEDDING)
+    return placed
+
+
+def _placed(wanted: Mapping[str, tuple[Sequence[int], torch.dtype]]) -> dict[str, torch.Tensor]:
+    """Zeroed tensors of the given shapes and types, one after the other on huge pages, each on a cache line of its own."""
+    sizes = {name: -(-math.prod(shape) * dtype.itemsize // _LINE) * _LINE for name, (shape, dtype) in wanted.items()}
+    room = torch.ops.tandem.huge_pages(sum(sizes.values()))
+    parts = room.split(list(sizes.values()))
+    return {
+        name: part[: math.prod(shape) * dtype.itemsize].view(dtype).view(*shape)
+        for part, (name, (shape, dtype)) in zip(parts, wanted.items(), strict=True)
+    }
 
 
 def available_cores() -> int:

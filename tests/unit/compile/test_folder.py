@@ -53,7 +53,7 @@ def test_truncated_weights_are_one_clear_error(tmp_path: Path, library: Path) ->
     write_folder(tmp_path, INFO, {"embed": torch.zeros(320, 64)})
     path = tmp_path / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(EngineError, match="the engine cannot be loaded"):
+    with pytest.raises(EngineError, match="the weights are truncated"):
         load_runner(tmp_path, library, max_seq_len=64)
 
 

@@ -1,5 +1,6 @@
 // The torch class `tandem.Decoder`: owns the tensors, checks them, picks the instruction set, and runs passes on its own thread team.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -8,6 +9,8 @@
 #include <string>
 
 #include "decoder.h"
+
+#include <sys/mman.h>
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
@@ -38,6 +41,20 @@ std::vector<std::string> supported() {
 #endif
   names.push_back("generic");
   return names;
+}
+
+// Zeroed bytes on 2 MiB pages where the kernel grants them. A decode pass touches every weight once: with 4 KiB pages the address
+// translation of a virtual machine costs as much as the read itself (measured on 2 cores of a Sapphire Rapids: 19 ms against 9 ms).
+at::Tensor huge_pages(int64_t bytes) {
+  constexpr int64_t kPage = 2 << 20;
+  const int64_t whole = (bytes + kPage - 1) / kPage * kPage + kPage;  // one page more, so that the start can be aligned
+  void* base = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(base != MAP_FAILED, "no memory for ", bytes, " bytes");
+  char* start = (char*)(((uintptr_t)base + kPage - 1) / kPage * kPage);
+#ifdef MADV_HUGEPAGE
+  madvise(start, whole - kPage, MADV_HUGEPAGE);  // refused where huge pages are off: slower, not wrong
+#endif
+  return at::from_blob(start, {bytes}, [base, whole](void*) { munmap(base, whole); }, at::TensorOptions(at::kByte));
 }
 
 class TorchDecoder : public torch::CustomClassHolder {
@@ -191,6 +208,7 @@ class TorchDecoder : public torch::CustomClassHolder {
 }  // namespace
 
 TORCH_LIBRARY(tandem, m) {
+  m.def("huge_pages(int bytes) -> Tensor", huge_pages);
   m.def("instruction_sets() -> str[]", [] { return supported(); });
   m.class_<TorchDecoder>("Decoder")
       .def(torch::init<Sizes, double, Tensors, std::string, int64_t>())

@@ -1,11 +1,17 @@
 // BF16 matrix product on AMX tiles (Sapphire Rapids). A packed weight tile of 16 outputs x 32 inputs is 16 lines: exactly an AMX B tile.
-// A product of 16 rows costs about what one row costs while weights stream from memory, so rows are always computed by sixteens.
+// A product of 16 rows costs little more than one row's while weights stream from memory.
 #pragma once
 
 struct TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  uint8_t rows[16];
+  // C tiles 0..3 and A tiles 4, 5 have the rows of the activations: all sixteen unless there are fewer in all. B tiles 6, 7 are full.
+  explicit TileConfig(int activation_rows) {
+    const uint8_t few = activation_rows < 16 ? activation_rows : 16;
+    for (int i = 0; i < 16; i++) rows[i] = i < 6 ? few : i < 8 ? 16 : 0;
+    for (int i = 8; i < 16; i++) bytes[i] = 0;
+  }
 };
 
 // C tiles 0..3: (rows 0-15, 16-31) x (outputs 0-15, 16-31); A tiles 4, 5; B tiles 6, 7.
@@ -44,7 +50,7 @@ static void amx_unit(const uint16_t* w0, const uint16_t* w1, const uint16_t* x0,
 template <class Finish>
 static void matmul_amx(const Matrix& w, const Activations& x, int rows, int first, int last, Finish&& finish) {
   alignas(64) static thread_local float out[32][kUnit];
-  static const TileConfig config;
+  const TileConfig config(rows);
   _tile_loadconfig(&config);
   const size_t tile = (size_t)16 * w.k;
   const int stride = x.stride() * (int)sizeof(uint16_t);

@@ -1,0 +1,115 @@
+"""Gradient steps that bring the draft's next-token distribution to the target's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from builder.align.corpus import Sample
+from builder.align.matrices import Learnable
+from builder.align.student import View, decode, logits
+from builder.align.teacher import Batch, Teacher, collate
+from builder.weights.config import ModelConfig
+
+ROWS = 1024  # positions of a mini-batch: enough that dequantising all weights costs less than the products
+LEARNING_RATE = 4e-3  # of relative changes: a scale moves by about this share a step at first
+_WARM_UP = 5  # steps
+_CLIP = 1.0
+
+
+class Training:
+    """AdamW over the draft's scales, minimums and norms. `steps` done so far; the order of samples follows from the seed and it."""
+
+    def __init__(
+        self,
+        draft: Learnable,
+        config: ModelConfig,
+        embedding: Tensor,
+        teacher: Teacher,
+        samples: Sequence[Sample],
+        *,
+        shared: bool,
+        round_length: int,
+        seed: int,
+    ) -> None:
+        self.draft = draft
+        self.steps = 0
+        self._config = config
+        self._embedding = embedding
+        self._teacher = teacher
+        self._samples = samples
+        self._shared = shared
+        self._round_length = round_length
+        self._seed = seed
+        self._optimiser = torch.optim.AdamW([draft.parameters], lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+
+    def run(self, progress: Callable[[], float], after_step: Callable[[float], None] = lambda _: None) -> None:
+        """Step until `progress()` (0 at the start, 1 at the end, of time or of steps) is 1; after_step gets each step's loss."""
+        batches = self._batches()
+        while (part := progress()) < 1:
+            rate = LEARNING_RATE * min(1.0, (self.steps + 1) / _WARM_UP) * (0.02 + 0.98 * (1 + math.cos(math.pi * part)) / 2)
+            for group in self._optimiser.param_groups:
+                group["lr"] = rate
+            after_step(self._step(next(batches)))
+
+    def state(self) -> dict[str, Tensor]:
+        """What a later run needs to go on: parameters, both moments, steps."""
+        memory = self._optimiser.state[self.draft.parameters]
+        parameters = self.draft.parameters.detach()
+        return {
+            "parameters": parameters,
+            "first_moment": memory.get("exp_avg", torch.zeros_like(parameters)),
+            "second_moment": memory.get("exp_avg_sq", torch.zeros_like(parameters)),
+            "steps": torch.tensor(float(self.steps)),
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            self.draft.parameters.copy_(state["parameters"])
+        self.steps = int(state["steps"])
+        if self.steps:
+            moments = {"exp_avg": state["first_moment"], "exp_avg_sq": state["second_moment"], "step": state["steps"]}
+            self._optimiser.state[self.draft.parameters] = {name: tensor.clone() for name, tensor in moments.items()}
+
+    def loss(self, batch: Batch, offset: int) -> Tensor:
+        """Mean cross-entropy to the target's most likely tokens, in nats."""
+        batch_size, rows = batch.ids.shape
+        window = self._config.sliding_window
+        if batch.given is None:
+            view = View.causal(batch_size, rows, window)
+        else:
+            view = View.rounds(batch.first, rows, batch.given[0][0].shape[1], self._round_length, offset, window)
+        hidden, _ = decode(self.draft, self._config, self._embedding[batch.ids], batch.first, view, batch.given)
+        scores = logits(self.draft, self._config, hidden[batch.taught])
+        total = scores.logsumexp(-1) * batch.probabilities.sum(-1)
+        return (total - (scores.gather(-1, batch.likely) * batch.probabilities).sum(-1)).mean()
+
+    def _step(self, samples: Sequence[Sample]) -> float:
+        self.draft.refresh()
+        batch = collate(self._teacher.lessons(samples), shared=self._shared)
+        loss = self.loss(batch, offset=self.steps % self._round_length)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([self.draft.parameters], _CLIP)
+        self._optimiser.step()
+        self.steps += 1
+        return float(loss.detach())
+
+    def _batches(self) -> Iterator[list[Sample]]:
+        """Mini-batches of about ROWS rows without end, every sample once an epoch, from where `steps` says."""
+        done = 0
+        epoch = 0
+        while True:
+            order = torch.randperm(len(self._samples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch))
+            batch: list[Sample] = []
+            for place, index in enumerate(order.tolist(), 1):
+                batch.append(self._samples[index])
+                if place == len(order) or sum(sample.rows for sample in batch) >= ROWS:
+                    done += 1
+                    if done > self.steps:
+                        yield batch
+                    batch = []
+            epoch += 1

@@ -1,0 +1,1 @@
+"""Measurements on this machine: step times and acceptance."""

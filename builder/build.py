@@ -1,0 +1,254 @@
+"""The whole way: pipeline.yaml -> plan -> compiled engines -> staged version -> published version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from builder.align.align import align
+from builder.align.recipe import AlignmentOptions, AlignmentRecipe, read_result
+from builder.align.staging import Parts
+from builder.compile.cache import cached_folder, default_cache
+from builder.compile.torch_aot import folder as engine_folder
+from builder.compile.torch_aot.engine import Packer, WeightType
+from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
+from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, source_fingerprint
+from builder.plan.make import make_plan
+from builder.repository.engine import DRAFT, KERNELS, TARGET
+from builder.repository.publish import Release, find_published, publish
+from builder.repository.tokenizer import tokenizer_texts
+from builder.repository.versions import Version, versions
+from builder.spec.load import LoadedPipeline, load_pipeline
+from builder.weights import Checkpoint, TokenizerFiles, open_checkpoint, open_tokenizer
+
+_KERNEL_STEPS = len(INSTRUCTION_SETS) + 2  # one file each, the binding and the thread team
+
+
+class Progress(Protocol):
+    """Told what the build does: stages in turn, each of a known number of steps."""
+
+    def stage(self, title: str, steps: int) -> None: ...
+
+    def advance(self, step: str) -> None: ...
+
+
+class NoProgress:
+    def stage(self, title: str, steps: int) -> None:
+        pass
+
+    def advance(self, step: str) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """`engines` maps target and draft to what was made; `results` is what the build measured (see the manifest)."""
+
+    pipeline: str
+    version: int
+    cached: bool
+    seconds: float
+    engines: Mapping[str, Mapping[str, Any]]
+    results: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "version": self.version,
+            "cached": self.cached,
+            "seconds": round(self.seconds, 2),
+            "engines": dict(self.engines),
+            "results": dict(self.results),
+        }
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """How one engine is made; its fingerprint names the folder in the cache."""
+
+    role: str
+    checkpoint: Checkpoint
+    weights: WeightType
+    layers: int | None = None
+    group_size: int | None = None
+    symmetric: bool | None = None
+    embedding: bool = True
+    alignment: AlignmentRecipe | None = None  # of a draft: it is packed without first
+
+    @property
+    def fingerprint(self) -> str:
+        options = [self.weights, self.layers, self.group_size, self.symmetric, self.embedding]
+        made_of = [engine_folder.FORMAT, self.role, self.checkpoint.fingerprint, *options]
+        packed = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+        return self.alignment.fingerprint(packed) if self.alignment else packed
+
+    @property
+    def unaligned(self) -> _Recipe:
+        return replace(self, alignment=None)
+
+    def packer(self) -> Packer:
+        return Packer(
+            self.checkpoint,
+            self.weights,
+            layers=self.layers,
+            group_size=self.group_size or 0,
+            symmetric=bool(self.symmetric),
+            embedding=self.embedding,
+        )
+
+    @property
+    def folder_name(self) -> str:
+        return f"{self.role}-{self.fingerprint[:16]}"
+
+
+def build_pipeline(
+    path: str | Path,
+    repository: Path,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    alignment: AlignmentOptions | None = None,
+) -> BuildResult:
+    """Build the pipeline and publish it as a new version, unless the newest version was made of exactly the same.
+
+    `alignment` takes the place of draft.alignment.
+    Raises SpecError, WeightsError, TokenizerError, CheckError (the plan said no), BuildError or RepositoryError; whatever is
+    raised, no part of a version is left behind.
+    """
+    started, progress, cache = clock(), progress or NoProgress(), cache or default_cache()
+    pipeline = load_pipeline(path)
+    progress.stage("plan", 1)
+    make_plan(pipeline).require()
+    progress.advance("checked")
+    tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
+    recipes = _recipes(pipeline, alignment)
+    release = _release(pipeline, tokenizer, recipes, cache)
+    version = find_published(repository, release.pipeline, release.fingerprint)
+    cached = version is not None
+    if version is None:
+        _compile(recipes, cache, progress)
+        if (wanted := recipes[-1].alignment) is not None:
+            _align(pipeline, release, recipes[-1], wanted, cache, progress, repository)
+            release = replace(release, results={"alignment": read_result(release.engines[DRAFT])})
+        version, cached = publish(repository, release, check=_acceptance_check(pipeline, progress))
+    return BuildResult(release.pipeline, version.number, cached, clock() - started, _describe(version, recipes), version.manifest.results)
+
+
+def _recipes(pipeline: LoadedPipeline, asked: AlignmentOptions | None) -> list[_Recipe]:
+    spec = pipeline.spec
+    target = open_checkpoint(spec.target.weights, pipeline.base)
+    recipes = [_Recipe(TARGET, target, spec.target.dtype)]
+    if draft := spec.used_draft:
+        checkpoint = target if draft.from_target else open_checkpoint(draft.weights, pipeline.base)
+        layers = None if draft.layers == "all" else draft.layers
+        quantization = draft.quantization
+        options = asked or AlignmentOptions.of(draft)
+        alignment = options.recipe(target.fingerprint) if options else None
+        packed = (quantization.group_size, quantization.symmetric, not draft.from_target)
+        recipes.append(_Recipe(DRAFT, checkpoint, "int4", layers, *packed, alignment))
+    return recipes
+
+
+def _release(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, recipes: list[_Recipe], cache: Path) -> Release:
+    kernels = source_fingerprint()
+    return Release(
+        pipeline=pipeline.spec.metadata.name,
+        spec=pipeline.spec.model_dump(mode="json"),
+        fingerprints={
+            "tokenizer": tokenizer.fingerprint,
+            "kernels": kernels,
+            **{f"{recipe.role}_weights": recipe.checkpoint.fingerprint for recipe in recipes},
+            **{f"{recipe.role}_engine": recipe.fingerprint for recipe in recipes},
+        },
+        tokenizer=tokenizer_texts(tokenizer),
+        engines={KERNELS: cache / f"kernels-{kernels[:16]}", **{recipe.role: cache / recipe.folder_name for recipe in recipes}},
+    )
+
+
+def _compile(recipes: list[_Recipe], cache: Path, progress: Progress) -> None:
+    progress.stage("kernels", _KERNEL_STEPS)
+    build_library(cache, progress.advance)
+    for recipe in recipes:
+        packer, packed = recipe.packer(), recipe.unaligned
+        progress.stage(f"{recipe.role} engine, {recipe.weights}", packer.config.num_layers + 1)
+        cached_folder(cache, packed.folder_name, partial(_write_engine, packed, packer, progress))
+
+
+def _align(
+    pipeline: LoadedPipeline,
+    release: Release,
+    draft: _Recipe,
+    alignment: AlignmentRecipe,
+    cache: Path,
+    progress: Progress,
+    repository: Path,
+) -> None:
+    """An interrupted alignment leaves its standing beside the cache's folders, and no folder."""
+    if _target_changed(repository, release):
+        progress.stage("the target's weights changed: aligning anew", 1)
+    parts = Parts(release.engines[TARGET], cache / draft.unaligned.folder_name, release.engines[KERNELS], release.tokenizer)
+    standing = cache / f"alignment-{draft.fingerprint[:16]}.safetensors"
+
+    def fill(folder: Path) -> None:
+        align(folder, draft.fingerprint, alignment, parts, pipeline.spec, standing, progress)
+
+    cached_folder(cache, draft.folder_name, fill)
+
+
+def _target_changed(repository: Path, release: Release) -> bool:
+    """The newest version's draft was aligned to another target: what it learned is of no use to this one."""
+    found = versions(repository, release.pipeline)
+    if not found or not found[-1].manifest.results.get("alignment"):
+        return False
+    return found[-1].manifest.fingerprints.get("target_weights") != release.fingerprints["target_weights"]
+
+
+def _write_engine(recipe: _Recipe, packer: Packer, progress: Progress, folder: Path) -> None:
+    tensors = packer.tensors(progress.advance)
+    info = EngineInfo(
+        role=recipe.role,
+        model=packer.config,
+        weights=recipe.weights,
+        source=recipe.checkpoint.source,
+        fingerprint=recipe.fingerprint,
+        group_size=recipe.group_size,
+        symmetric=recipe.symmetric,
+        errors=packer.errors or None,
+    )
+    write_folder(folder, info, tensors)
+
+
+def _acceptance_check(pipeline: LoadedPipeline, progress: Progress) -> Callable[[Path], Mapping[str, Any]] | None:
+    """What runs on the staged version before anything is visible: it must load and decode; its acceptance joins the manifest."""
+
+    def check(folder: Path) -> Mapping[str, Any]:
+        from builder.bench.acceptance import PROMPTS, measure_acceptance
+
+        progress.stage("first answers", len(PROMPTS))
+        return {"acceptance": measure_acceptance(folder, pipeline.spec, progress.advance).to_json()}
+
+    return check
+
+
+def _describe(version: Version, recipes: list[_Recipe]) -> dict[str, dict[str, Any]]:
+    described = {}
+    for recipe in recipes:
+        folder = version.decode_folder / recipe.role
+        info = read_info(folder)
+        described[recipe.role] = {
+            "weights": info.weights,
+            "source": info.source,
+            "layers": info.model.num_layers,
+            "bytes": sum(path.stat().st_size for path in folder.iterdir()),
+            "fingerprint": info.fingerprint,
+        }
+        if info.errors:
+            described[recipe.role]["mean_quantisation_error"] = round(sum(info.errors.values()) / len(info.errors), 4)
+    return described

@@ -1,0 +1,45 @@
+"""`builder align`: tune the INT4 draft to its target, and publish the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli import build
+from builder.cli.console import print_json
+from builder.errors import CheckError
+
+
+def align(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml.")],
+    text: Annotated[Path | None, typer.Option(help="Your JSONL: a prompt, messages or text a line; joins the shipped ones.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.1, max=1440, help="Time it may take; else draft.alignment.minutes or 5.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; else draft.alignment.seed, else 0.")] = None,
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Tune the draft's scales and norms so that it imitates the target, and publish a version with the better draft.
+
+    The target writes the training text itself. An interrupted run goes on where it stood; the same run again is a cache hit.
+
+    Example: `builder align pipelines/smollm2.yaml --text mine.jsonl --minutes 5`
+    """
+    from builder.align.recipe import AlignmentOptions
+    from builder.build import build_pipeline
+    from builder.spec.load import load_pipeline
+
+    draft = load_pipeline(pipeline).spec.used_draft
+    if draft is None:
+        raise CheckError(
+            "the pipeline has no draft to align", where=str(pipeline), mend="Set speculation.proposer to hybrid or draft_model"
+        )
+    asked = AlignmentOptions.of(draft) or AlignmentOptions()
+    options = AlignmentOptions(asked.minutes if minutes is None else minutes, asked.seed if seed is None else seed, text)
+    with build.progress_bars() as bars:
+        result = build_pipeline(pipeline, repository, progress=bars, alignment=options)
+    if json:
+        print_json(result.to_json())
+    else:
+        build.show(result)

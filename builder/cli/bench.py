@@ -1,0 +1,112 @@
+"""`builder bench`: what decoding costs on this machine, plainly and speculatively, and how good the prediction is."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from builder.cli.console import err, out, print_json
+from builder.errors import SpecError
+from builder.spec.load import load_pipeline
+
+if TYPE_CHECKING:  # the bench loads engines and so imports torch: seconds that --help must not pay
+    from builder.bench.report import Report
+
+REPORTS = Path("reports")
+
+
+def bench(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml; it is built first where that is needed.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Folder for report.html and report.json.", show_default="reports/bench-NAME-TIME")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Six prompts, 64 tokens, the version's own K.")] = False,
+    classes: Annotated[str | None, typer.Option(help="Prompt classes, separated by commas.", show_default="facts,code,rewrite")] = None,
+    tokens: Annotated[int, typer.Option(min=2, max=4096, help="Length of each answer, tokens.")] = 128,
+    k: Annotated[str | None, typer.Option("--k", help="Draft lengths, separated by commas.", show_default="1,2,3,4")] = None,
+    triton: Annotated[bool, typer.Option("--triton/--no-triton", help="Also measure through Triton.")] = True,
+    peers: Annotated[bool, typer.Option("--peers", help="Also measure the other engines of loadtest/peers.")] = False,
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+) -> None:
+    """Measure plain and speculative decoding on the shipped prompts; exit 1 if a token differs from plain decoding.
+
+    Example: `builder bench pipelines/smollm2.yaml --quick`
+    """
+    loaded = load_pipeline(pipeline)
+    from builder.bench.files import write_report
+    from builder.bench.session import Options, run_bench
+    from builder.build import build_pipeline
+    from builder.repository.versions import newest
+
+    options = Options(tokens, _numbers(k), _words(classes), quick, triton, peers)
+    options.prompts()  # a wrong class or K is told before minutes of work
+    options.lengths(loaded.spec.speculation.max_draft_tokens)
+    signal.signal(signal.SIGTERM, _leave)
+    with err.status("building") as status:  # shows nothing where stderr is no terminal: there each step is a line
+        say = status.update if err.is_terminal else err.print
+        build_pipeline(pipeline, repository)
+        name = loaded.spec.metadata.name
+        made = run_bench(loaded, newest(repository, name), options, say)
+        page = write_report(made, report or REPORTS / f"bench-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    if json:
+        print_json(made.to_json())
+    else:
+        _show(made)
+    err.print(f"Report: {page}", markup=False, soft_wrap=True)
+    if made.identity.fraction < 1:
+        raise typer.Exit(1)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """End through the context managers, so that the server ends too; the exit code is the one shells report for the signal."""
+    sys.exit(128 + number)
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) or None if text is not None else None
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return tuple(map(int, _words(text) or ())) or None
+    except ValueError as error:
+        raise SpecError(f"{text} is no list of numbers", where="--k", mend="Write numbers separated by commas, such as 1,2,4") from error
+
+
+def _show(made: Report) -> None:
+    from builder.bench.tables import tables
+
+    for content in tables(made):
+        table = Table(*content.columns, title=content.title, title_justify="left", box=None, pad_edge=False)
+        for column in table.columns[content.names :]:
+            column.justify = "right"
+        for row in content.rows:
+            table.add_row(*row)
+        out.print(table)
+        out.print(content.note, "", sep="\n", style="dim")
+    for setting, speedup in made.headline.values():
+        out.print(f"{setting.method}: {speedup:.2f}x over plain at K={setting.draft_tokens}, median over facts and code.")
+    if made.best is not None:
+        out.print(f"Recommended K: {made.best.draft_tokens}. Median error of the prediction: {100 * made.prediction_error:.1f} %.")
+    _show_identity(made)
+
+
+def _show_identity(made: Report) -> None:
+    identity = made.identity
+    if identity.first_difference is None:
+        out.print(f"[green]All {identity.compared} answers have the tokens of plain decoding.[/]")
+        return
+    found = identity.first_difference
+    out.print(
+        f"[bold red]{identity.compared - identity.identical} of {identity.compared} answers differ from plain decoding.[/] First: "
+        f"prompt {found.prompt}, token {found.position}, {found.setting.method} at K={found.setting.draft_tokens}, "
+        f"{found.among} requests at once."
+    )

@@ -1,0 +1,96 @@
+"""`builder build`: compile a pipeline's engines and publish a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from builder.cli.console import err, out, print_json
+from builder.spec.sizes import approximate_bytes
+
+if TYPE_CHECKING:  # the build imports torch: seconds that --help must not pay
+    from builder.build import BuildResult
+
+
+class Bars:
+    """One bar a stage; implements builder.build.Progress."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._current: TaskID | None = None
+
+    def stage(self, title: str, steps: int) -> None:
+        self._finish()
+        self._current = self._bars.add_task(title, total=steps)
+
+    def advance(self, step: str) -> None:  # noqa: ARG002 (the bar counts; the name is for logs)
+        if self._current is not None:
+            self._bars.advance(self._current)
+
+    def _finish(self) -> None:
+        """A stage that found its result in the cache took no steps: its bar is full all the same."""
+        if self._current is not None:
+            total = self._bars.tasks[self._current].total
+            self._bars.update(self._current, completed=total)
+
+    def close(self) -> None:
+        self._finish()
+
+
+def build(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml.")],
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Check a pipeline, compile its engines, and publish them as a new version.
+
+    Nothing is compiled or published twice: a second build of the same inputs names the version that is there.
+
+    Example: `builder build pipelines/smollm2.yaml`
+    """
+    from builder.build import build_pipeline
+
+    with progress_bars() as bars:
+        result = build_pipeline(pipeline, repository, progress=bars)
+    if json:
+        print_json(result.to_json())
+    else:
+        show(result)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Bars]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err) as progress:
+        bars = Bars(progress)
+        yield bars
+        bars.close()
+
+
+def show(result: BuildResult) -> None:
+    """What was built, for people."""
+    verb = "is there already, made of the same" if result.cached else "published"
+    out.print(f"Version {result.version} of {result.pipeline} {verb} ({result.seconds:.1f} s).")
+    table = Table("engine", "weights", "layers", "size", "error", "source", box=None, pad_edge=False)
+    for role, engine in result.engines.items():
+        error = engine.get("mean_quantisation_error")
+        size = approximate_bytes(engine["bytes"])
+        table.add_row(role, engine["weights"], str(engine["layers"]), size, f"{error:.1%}" if error is not None else "", engine["source"])
+    out.print(table)
+    if alignment := result.results.get("alignment"):
+        before, after = alignment["before"]["length"], alignment["after"]["length"]
+        spent = f"{alignment['steps']} steps, {alignment['seconds']:.0f} s"
+        verdict = "kept" if alignment["kept"] else "not kept, as acceptance did not rise"
+        out.print(f"Alignment ({spent}): {before:.2f} -> {after:.2f} tokens a round on held-out prompts; {verdict}.")
+    acceptance = result.results.get("acceptance")
+    if acceptance and acceptance["rounds"]:
+        out.print(
+            f"Acceptance on the shipped prompts: rate {acceptance['rate']:.2f}, length {acceptance['length']:.2f} tokens a round. "
+            "Weights that were quantised before (as a GGUF's) accept more than native BF16 weights would."
+        )

@@ -1,0 +1,35 @@
+"""`builder doctor`: does this machine have what building and serving need?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli.console import findings_table, out, print_json
+from builder.plan.machine import examine
+from builder.spec.load import load_pipeline
+from builder.spec.serving import Serving
+
+
+def doctor(
+    pipeline: Annotated[Path | None, typer.Argument(help="Take host and ports from this pipeline.yaml.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Look for Python, PyTorch, a compiler, Triton, memory and free ports; exit 1 if something needed is missing.
+
+    Example: `builder doctor`
+
+    Example: `builder doctor pipelines/smollm2.yaml --json`
+    """
+    serving = load_pipeline(pipeline).spec.serving if pipeline else Serving()
+    findings = examine(serving)
+    ok = all(finding.ok for finding in findings)
+    if json:
+        print_json({"ok": ok, "python": sys.version.split()[0], "findings": [finding.to_json() for finding in findings]})
+    else:
+        out.print(findings_table(findings))
+    if not ok:
+        raise typer.Exit(1)

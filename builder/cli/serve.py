@@ -1,0 +1,60 @@
+"""`builder serve`: Triton on the model repository, until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from builder.cli.console import err
+from builder.errors import ServeError
+from builder.repository.versions import newest
+from builder.serve.triton import Triton
+from builder.spec.load import load_pipeline
+
+
+def serve(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml to serve; build it first.")],
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    host: Annotated[str | None, typer.Option(help="Address to listen on instead of serving.host.")] = None,
+    triton_binary: Annotated[Path | None, typer.Option(help="A tritonserver to use instead of the installed one.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Append Triton's log to this file instead of stderr.")] = None,
+) -> None:
+    """Serve the newest version of a pipeline with Triton; Ctrl-C or SIGTERM ends it, running requests first.
+
+    Example: `builder serve pipelines/smollm2.yaml`
+    """
+    spec = load_pipeline(pipeline).spec
+    name, address = spec.metadata.name, host or spec.serving.host
+    signal.signal(signal.SIGTERM, _interrupt)
+    with ExitStack() as stack:
+        sink = stack.enter_context(log.open("a", encoding="utf-8")) if log else sys.stderr
+        server = Triton(repository, name, spec.serving.ports, host=address, binary=triton_binary, log=sink)
+        try:
+            with err.status(f"Starting Triton for {escape(name)}"):
+                stack.enter_context(server)
+            _show_endpoints(server, newest(repository, name).number)
+            status = server.wait()
+        except KeyboardInterrupt:
+            err.print("Stopping; running requests may finish, Ctrl-C again ends them.")
+            return
+        raise ServeError(f"tritonserver ended by itself with status {status}", mend="Its log names the cause")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's arguments
+    """SIGTERM ends the way Ctrl-C does: the server is told to stop and waited for."""
+    raise KeyboardInterrupt
+
+
+def _show_endpoints(server: Triton, version: int) -> None:
+    host, ports = server.host, server.ports
+    err.print(f"Serving {escape(server.pipeline)} version {version}.", markup=True)
+    err.print(f"HTTP     http://{host}:{ports['http']}/v2/models/{server.pipeline}/generate", markup=False)
+    err.print(f"gRPC     {host}:{ports['grpc']}", markup=False)
+    err.print(f"metrics  http://{host}:{ports['metrics']}/metrics", markup=False)

@@ -1,0 +1,1 @@
+"""Load on the served pipeline, and the field it is compared with."""
