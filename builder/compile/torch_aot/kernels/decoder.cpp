@@ -27,6 +27,7 @@ class Pass final : public Decoder {
   void layers(float* hidden, const Rows& rows, const Cache& cache, int start, int stop) override {
     reserve(rows.count);
     team_.run([&](int t) {
+      const MatmulScope scope(rows.count);
       for (int i = start; i < stop; i++) layer(t, i, hidden, rows, cache);
     });
   }
@@ -36,6 +37,7 @@ class Pass final : public Decoder {
     const std::vector<float> zeros((size_t)rows * widest());
     std::vector<float> out((size_t)rows * std::max({m_.head.n, 2 * m_.intermediate, qkv_width(), m_.hidden}));
     team_.run([&](int t) {
+      const MatmulScope scope(rows);
       const auto stream = [&](const Matrix& w) { product(t, w, own_or_shared(t, rows), rows, out.data(), w.n); };
       for (int r = 0; r < rows; r++) prepare_row(own_or_shared(t, rows), r, zeros.data(), widest(), m_.head.kind, nullptr, 0);
       for (const Layer& l : m_.layers) stream(l.qkv), stream(l.output), stream(l.gate_up), stream(l.down);
@@ -46,6 +48,7 @@ class Pass final : public Decoder {
   void head(const float* hidden, int rows, float* logits) override {
     reserve(rows);
     team_.run([&](int t) {
+      const MatmulScope scope(rows);
       const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
       product(t, m_.head, x, rows, logits, m_.head.n);
     });

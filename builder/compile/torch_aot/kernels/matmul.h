@@ -118,6 +118,10 @@ static void unit_block(int m, const Matrix& w, int unit, const Activations& x, i
 
 #if TANDEM_AMX
 #include "matmul_amx.h"
+#else
+struct MatmulScope {  // what a thread must set up before products of so many rows: nothing here
+  explicit MatmulScope(int) {}
+};
 #endif
 
 // Runs units first..last-1 for all rows and hands each row's 32 outputs to finish(row, first output, outputs).

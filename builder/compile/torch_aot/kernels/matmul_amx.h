@@ -47,11 +47,18 @@ static void amx_unit(const uint16_t* w0, const uint16_t* w1, const uint16_t* x0,
   }
 }
 
+// A thread's tiles, set up once a pass and not once a product.
+struct MatmulScope {
+  explicit MatmulScope(int rows) {
+    const TileConfig config(rows);
+    _tile_loadconfig(&config);
+  }
+  ~MatmulScope() { _tile_release(); }
+};
+
 template <class Finish>
 static void matmul_amx(const Matrix& w, const Activations& x, int rows, int first, int last, Finish&& finish) {
   alignas(64) static thread_local float out[32][kUnit];
-  const TileConfig config(rows);
-  _tile_loadconfig(&config);
   const size_t tile = (size_t)16 * w.k;
   const int stride = x.stride() * (int)sizeof(uint16_t);
   for (int unit = first; unit < last; unit++) {
@@ -63,5 +70,4 @@ static void matmul_amx(const Matrix& w, const Activations& x, int rows, int firs
       for (int i = 0; i < m; i++) finish(row + i, unit * kUnit, out[i]);
     }
   }
-  _tile_release();
 }
