@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from builder.bench.pass_timer import PassTimer, TimedRunner
+from builder.bench.pass_timer import PassTimer, timed
 from builder.bench.steps import Answer, StepLog
 from builder.decoding.params import SamplingParams
 from builder.errors import EngineError
@@ -77,9 +77,9 @@ class Lab:
         if setting not in self._loops:
             parts, log = self.parts, StepLog(self.target_passes, self.draft_passes)
             needs_draft = setting.method in ("draft_model", "hybrid")
-            draft = TimedRunner(parts.draft, self.draft_passes) if parts.draft is not None and needs_draft else None
+            draft = timed(parts.draft, self.draft_passes) if parts.draft is not None and needs_draft else None
             settings = replace(parts.settings, proposer=setting.method, max_draft_tokens=max(1, setting.draft_tokens))
-            target = TimedRunner(parts.target, self.target_passes)
+            target = timed(parts.target, self.target_passes)
             engine = Engine(target, draft, settings, eos_token_ids=parts.eos_token_ids, observer=log)
             self._loops[setting] = engine, log
         return self._loops[setting]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from builder.runtime.runner import Rows, Runner
+from builder.runtime.runner import GreedyRunner, Rows, Runner
 from builder.weights.config import ModelConfig
 
 
@@ -61,3 +61,25 @@ class TimedRunner:
         logits = self._runner.head(hidden)
         self._timer.add(time.perf_counter() - began)
         return logits
+
+
+class TimedGreedyRunner(TimedRunner):
+    """The same over a GreedyRunner."""
+
+    def __init__(self, runner: GreedyRunner, timer: PassTimer) -> None:
+        super().__init__(runner, timer)
+        self._greedy = runner
+
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
+        """The passes of one draft, each counted with an equal share of its time."""
+        began = time.perf_counter()
+        drafted = self._greedy.continue_greedily(rows, lengths)
+        share = (time.perf_counter() - began) / drafted.shape[1]
+        for _ in range(drafted.shape[1]):
+            self._timer.begin(len(rows.token_ids))
+            self._timer.add(share)
+        return drafted
+
+
+def timed(runner: Runner, timer: PassTimer) -> TimedRunner:
+    return TimedGreedyRunner(runner, timer) if isinstance(runner, GreedyRunner) else TimedRunner(runner, timer)

@@ -49,7 +49,11 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, copy_function=link_or_copy)
+    """Every file of `source`, at its place below `target`. (shutil.copytree would bundle what went wrong into one error without a number.)"""
+    for path in files_below(source):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(str(path), str(place))
 
 
 def files_below(folder: Path) -> list[Path]:

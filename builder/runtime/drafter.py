@@ -9,7 +9,7 @@ from torch import Tensor
 
 from builder.decoding.proposers import Context
 from builder.runtime.batch import block_tables, ragged
-from builder.runtime.runner import Runner
+from builder.runtime.runner import GreedyRunner, Runner
 from builder.runtime.sequence import Sequence
 
 
@@ -23,6 +23,7 @@ class Drafter:
 
     def __init__(self, runner: Runner, *, shared_kv: bool, max_rows: int) -> None:
         self._runner = runner
+        self._greedy = runner if isinstance(runner, GreedyRunner) else None
         self._shared = shared_kv
         self._max_rows = max_rows
         self._sequences: Items[Sequence] = ()
@@ -32,6 +33,18 @@ class Drafter:
         """Start a round; Context.index points into `sequences`, whose blocks hold all drafted positions already."""
         self._sequences = sequences
         self._tables = block_tables([sequence.blocks for sequence in sequences])
+
+    def greedy(self, contexts: Items[Context]) -> list[list[int]] | None:
+        """In one call where the runner can, and every context lacks its last token only."""
+        if self._greedy is None or any(len(context.token_ids) - self._start(context) != 1 for context in contexts):
+            return None
+        rows, _ = ragged([(context.index, len(context.token_ids) - 1, context.token_ids[-1:]) for context in contexts], self._tables)
+        limits = [context.limit for context in contexts]
+        drafted = self._greedy.continue_greedily(rows, torch.tensor(limits, dtype=torch.int32)).tolist()
+        if not self._shared:
+            for context in contexts:
+                self._sequences[context.index].draft_computed = len(context.token_ids) + context.limit - 1
+        return [tokens[:limit] for tokens, limit in zip(drafted, limits, strict=True)]
 
     def begin(self, contexts: Items[Context]) -> tuple[list[Context], Tensor]:
         """One pass of at most max_rows rows. A context whose missing part does not fit is caught up over several rounds."""

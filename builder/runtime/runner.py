@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -48,4 +48,16 @@ class Runner(Protocol):
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and vocabulary head: logits, float32 [rows, vocab_size]."""
+        ...
+
+
+@runtime_checkable
+class GreedyRunner(Runner, Protocol):
+    """A Runner that can draft greedily without coming back between two tokens."""
+
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
+        """The lengths[row] tokens (int32 [rows]) that follow each row, int32 [rows, longest], -1 beyond a row's length.
+
+        The rows belong to different sequences. The keys and values of all tokens but the last drafted ones are written.
+        """
         ...

@@ -20,7 +20,10 @@ class DraftModelProposer:
             raise EngineError("this proposer needs a draft model", where="speculation.proposer", mend="Add a draft, or choose ngram")
         drafts = {context.index: Draft() for context in contexts}
         wanting = [context for context in contexts if context.limit > 0]
-        if wanting:
+        if wanting and all(is_plain_greedy(context) for context in wanting) and (whole := model.greedy(wanting)) is not None:
+            for context, token_ids in zip(wanting, whole, strict=True):
+                drafts[context.index].token_ids = token_ids
+        elif wanting:
             active, logits = model.begin(wanting)
             while active:
                 pick(logits, active, [drafts[context.index] for context in active])
@@ -31,12 +34,17 @@ class DraftModelProposer:
         return [drafts[context.index] for context in contexts]
 
 
+def is_plain_greedy(context: Context) -> bool:
+    """Whether the most probable token is all that counts."""
+    return context.sampling.greedy and context.sampling.repetition_penalty == 1.0
+
+
 def pick(logits: Tensor, contexts: Sequence[Context], drafts: Sequence[Draft]) -> None:
     """Append to each draft the token drawn from its row of logits [contexts, V], and q where it was a draw."""
     best = greedy_ids(logits) if any(context.sampling.greedy for context in contexts) else []
     for row, (context, draft) in enumerate(zip(contexts, drafts, strict=True)):
         params = context.sampling
-        if params.greedy and params.repetition_penalty == 1.0:
+        if is_plain_greedy(context):
             draft.token_ids.append(best[row])
             continue
         seen = [*context.token_ids, *draft.token_ids] if params.repetition_penalty != 1.0 else ()

@@ -39,7 +39,12 @@ class Draft:
 
 
 class DraftModel(Protocol):
-    """The draft model's passes, each batched over the contexts given. Both return logits of the next token, [contexts, V]."""
+    """The draft model's passes, each batched over the contexts given. `begin` and `step` return logits of the next token, [contexts, V]."""
+
+    def greedy(self, contexts: Sequence[Context]) -> list[list[int]] | None:
+        """The context.limit most probable tokens that follow each context, one after another, where the model can make them in
+        one go; else None, and nothing was run."""
+        ...
 
     def begin(self, contexts: Sequence[Context]) -> tuple[list[Context], Tensor]:
         """Run what the draft has not seen yet of each context. Returns those that are up to date, and their logits."""

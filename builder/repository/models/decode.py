@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import uuid
 from functools import partial
@@ -24,12 +25,16 @@ from builder.runtime.request import FinishReason, Output, Request
 from builder.telemetry.triton_sink import TritonSink
 
 UPKEEP_PERIOD = 0.25  # seconds between two flushes of the metrics
+# Seconds after which a waiting thread may take Python's lock. At the default of 5 ms the engine's thread, back from a pass, would wait
+# that long whenever the delivery thread is making a response.
+SWITCH_INTERVAL = 0.0001
 
 
 class TritonPythonModel:
     load = staticmethod(load)
 
     def initialize(self, args: dict[str, Any]) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL)
         folder = version_folder(args)
         self._version = str(args["model_version"])
         model = str(args["model_name"]).removesuffix("_decode")

@@ -23,7 +23,7 @@ _LINE = 64  # bytes of a cache line
 
 
 class TorchAotRunner:
-    """Implements builder.runtime.runner.Runner over the torch class `tandem.Decoder` (kernels/binding.cpp)."""
+    """Implements builder.runtime.runner.GreedyRunner over the torch class `tandem.Decoder` (kernels/binding.cpp)."""
 
     def __init__(self, info: EngineInfo, tensors: dict[str, torch.Tensor], decoder: Any, kv_dtype: torch.dtype) -> None:
         self.info = info
@@ -32,7 +32,9 @@ class TorchAotRunner:
         self._tensors = tensors
         self._decoder = decoder
         self._cache: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._embedding = tensors.get(EMBEDDING)
+        self._embedding: torch.Tensor | None = None
+        if EMBEDDING in tensors:
+            self._set_embedding(tensors[EMBEDDING])
 
     @property
     def instruction_set(self) -> str:
@@ -62,7 +64,12 @@ class TorchAotRunner:
 
     def share_embedding(self, owner: TorchAotRunner) -> None:
         """Look tokens up in another runner's embedding: an engine built without its own."""
-        self._embedding = owner._embedding
+        if owner._embedding is not None:
+            self._set_embedding(owner._embedding)
+
+    def _set_embedding(self, embedding: torch.Tensor) -> None:
+        self._embedding = embedding
+        self._decoder.set_embedding(embedding)
 
     def _set_cache(self, key: torch.Tensor, value: torch.Tensor) -> None:
         self._cache = (key, value)
@@ -76,6 +83,10 @@ class TorchAotRunner:
     def layers(self, hidden: torch.Tensor, rows: Rows, start: int, stop: int) -> torch.Tensor:
         self._decoder.layers(hidden, rows.positions, rows.sequence, rows.block_tables, start, stop)
         return hidden
+
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
+        drafted: torch.Tensor = self._decoder.continue_greedily(rows.token_ids, rows.positions, rows.sequence, rows.block_tables, lengths)
+        return drafted
 
     def products(self, rows: int) -> None:
         """Every matrix product of a pass over dummy rows and nothing else: the limit that `bench` compares a step with."""

@@ -54,6 +54,15 @@ class Pass final : public Decoder {
     });
   }
 
+  int argmax(const float* logits, int count) const override {
+    f32x16 best = f32x16::all(-INFINITY);
+    int i = 0;
+    for (; i + 16 <= count; i += 16) best = max(best, f32x16::load(logits + i));
+    float top = maximum(best);
+    for (; i < count; i++) top = logits[i] > top ? logits[i] : top;
+    return (int)(std::find(logits, logits + count, top) - logits) % count;  // not found when a logit is NaN: 0
+  }
+
  private:
   int qkv_width() const { return m_.layers[0].qkv.n; }  // padded to whole units
   int attention_width() const { return m_.heads * m_.head_dim; }
