@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from builder.bench.spread import Spread
 from builder.errors import ServeError
 from builder.repository.ensemble import ModelNames
 from builder.serve.client import Parameters, generate
+from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
 
 HOST = "127.0.0.1"
@@ -74,7 +74,7 @@ def measure_triton(
     Whole answers of `tokens` tokens are compared, so that both sides do the same work. Raises ServeError when Triton fails, and
     RequestError when a prompt does not fit.
     """
-    ports = dict(zip(("http", "grpc", "metrics"), free_ports(3), strict=True))
+    ports = free_ports()
     on_progress("starting Triton")
     began = time.perf_counter()
     with Triton(repository, pipeline, ports, host=HOST) as server:
@@ -121,13 +121,3 @@ def peak_memory(server: Triton, model: str) -> int | None:
         except OSError:
             continue  # ended meanwhile, or another user's
     return None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now. All are held until the last is found, so that they differ."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
-    try:
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from builder.plan.cost import StepTimes
 from builder.repository.models.folder import read_spec
 from builder.repository.versions import newest
 from builder.serve.client import generate
+from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
 from builder.spec.load import LoadedPipeline
 
@@ -64,7 +64,7 @@ def run(loaded: LoadedPipeline, repository: Path, *, on_progress: Callable[[str]
     on_progress("measuring step times")
     times = measure_step_times(version.decode_folder, spec)
     on_progress("starting Triton")
-    ports = dict(zip(("http", "grpc", "metrics"), _free_ports(3), strict=True))
+    ports = free_ports(HOST)
     comparisons = []
     with Triton(repository, version.pipeline, ports, host=HOST):
         ask = partial(_ask, f"{HOST}:{ports['grpc']}", version.pipeline)
@@ -87,13 +87,3 @@ def _ask(url: str, model: str, prompt: Prompt, speculation: bool, max_tokens: in
     raise CheckError(
         f"the answer to prompt {prompt.name} came without usage and decode_stats", where=model, mend="Build the pipeline again"
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now. All are held until the last is found, so that they differ."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
-    try:
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -49,7 +49,7 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Every file of `source`, at its place below `target`. (shutil.copytree would bundle what went wrong into one error without a number.)"""
+    """Every file of `source`, at its place below `target`. (shutil.copytree would bundle failures into one error without a number.)"""
     for path in files_below(source):
         place = target / path.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,16 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
                 _refuse(host, name, port, error)
 
 
+def free_ports(host: str = "127.0.0.1") -> dict[str, int]:
+    """Ports for http, grpc and metrics that are free now. All are held until the last is found, so that they differ."""
+    probes = [socket.create_server((host, 0)) for _ in range(3)]
+    try:
+        return dict(zip(("http", "grpc", "metrics"), (probe.getsockname()[1] for probe in probes), strict=True))
+    finally:
+        for probe in probes:
+            probe.close()
+
+
 def _refuse(host: str, name: str, port: int, error: OSError) -> None:
     key = f"serving.{name}_port"
     if error.errno == errno.EADDRINUSE:

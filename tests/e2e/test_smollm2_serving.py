@@ -19,7 +19,7 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 import yaml
 
-from tests.integration.conftest import free_ports
+from builder.serve.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 BUILDER = [str(Path(sys.executable).with_name("builder"))]

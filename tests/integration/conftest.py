@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 from builder.build import build_pipeline
 from builder.repository.publish import Release, publish
 from builder.repository.tokenizer import tokenizer_texts
+from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
 from builder.spec.pipeline import PipelineSpec
 from builder.weights import open_tokenizer
@@ -28,16 +28,6 @@ from builder.repository.models import decode
 class TritonPythonModel(decode.TritonPythonModel):
     load = staticmethod(echo_engine.load)
 """
-
-
-def free_ports() -> dict[str, int]:
-    sockets = [socket.socket() for _ in range(3)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = {name: one.getsockname()[1] for name, one in zip(("http", "grpc", "metrics"), sockets, strict=True)}
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def tiny_spec(name: str, weights: Path, **sections: Any) -> PipelineSpec:

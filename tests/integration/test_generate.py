@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
-from tests.integration.conftest import free_ports, tiny_spec
+from tests.integration.conftest import tiny_spec
 
 CODE = "import typer; from builder.cli.generate import generate; typer.run(generate)"
 

@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from builder.errors import RepositoryError, ServeError
+from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
-from tests.integration.conftest import free_ports, publish_echo, tiny_spec
+from tests.integration.conftest import publish_echo, tiny_spec
 from tests.integration.talk import eventually, generate
 
 SHARED_MEMORY = Path("/dev/shm")
