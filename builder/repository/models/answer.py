@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -16,13 +17,16 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Answer:
-    """Streams a response per chunk, or keeps all chunks for one response at the end (HTTP `generate` wants exactly one)."""
+    """Streams responses `interval` seconds apart or more, or keeps all chunks for one response at the end (HTTP `generate` wants
+    exactly one). `add` and `flush` are for one thread."""
 
-    def __init__(self, sender: Any, client_id: str, stream: bool, version: str) -> None:
+    def __init__(self, sender: Any, client_id: str, stream: bool, version: str, interval: float = 0.0) -> None:
         self.client_id = client_id
         self._sender = sender
         self._stream = stream
         self._version = version
+        self._interval = interval
+        self._next_send = 0.0  # monotonic clock
         self._waiting: list[Output] = []
         self._closed = False
         # Tritonserver 2.51 crashes when is_cancelled() is called after the final response: both hold this lock
@@ -33,9 +37,20 @@ class Answer:
             self.fail(RuntimeError(output.error or "the engine failed"), output.error)
             return
         self._waiting.append(output)
-        if self._stream or output.finish_reason is not None:
-            chunks, self._waiting = self._waiting, []
-            self._send(_response(chunks, self._version), final=output.finish_reason is not None)
+        final = output.finish_reason is not None
+        if final or (self._stream and time.monotonic() >= self._next_send):
+            self.flush()
+
+    @property
+    def due(self) -> float | None:
+        """When held chunks must go (monotonic clock); None when there are none, or they wait for the end."""
+        return self._next_send if self._stream and self._waiting else None
+
+    def flush(self) -> None:
+        """Send what is held as one response."""
+        chunks, self._waiting = self._waiting, []
+        self._next_send = time.monotonic() + self._interval
+        self._send(_response(chunks, self._version), final=chunks[-1].finish_reason is not None)
 
     def fail(self, error: Exception, reason: str | None = None) -> None:
         """End with an error; `reason` is a text for the user in place of the error's own."""

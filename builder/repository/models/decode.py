@@ -9,7 +9,9 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import time
 import uuid
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,7 @@ import triton_python_backend_utils as pb_utils
 
 from builder.errors import RequestError
 from builder.repository.models.answer import Answer
-from builder.repository.models.folder import version_folder
+from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
 from builder.repository.models.parameters import Options
 from builder.repository.models.tensors import log_exception, read_ints, read_text
@@ -32,6 +34,7 @@ SWITCH_INTERVAL = 0.0001
 
 class TritonPythonModel:
     load = staticmethod(load)
+    read_spec = staticmethod(read_spec)
 
     def initialize(self, args: dict[str, Any]) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -40,6 +43,7 @@ class TritonPythonModel:
         model = str(args["model_name"]).removesuffix("_decode")
         self._sink = TritonSink(pb_utils.MetricFamily, model=model, version=self._version)
         self._engine = self.load(folder, self._sink)
+        self._stream_interval = self.read_spec(folder).serving.stream_interval
         self._answers: dict[str, Answer] = {}  # by the engine's request id
         self._answers_lock = threading.Lock()
         self._outbox: queue.SimpleQueue[tuple[str, Output] | None] = queue.SimpleQueue()
@@ -52,7 +56,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             client_id, options = Options.from_json(read_text(request, "request"))
-            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version)
+            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval)
             try:
                 if options.cancel is not None:
                     self._cancel(options.cancel, answer)
@@ -98,19 +102,39 @@ class TritonPythonModel:
             return list(self._answers.items())
 
     def _deliver(self) -> None:
-        while (item := self._outbox.get()) is not None:
+        holding: dict[str, Answer] = {}  # answers with chunks that came too soon after the ones before
+        while True:
+            try:
+                item = self._outbox.get(timeout=_time_left(holding.values()))
+            except queue.Empty:
+                self._flush_due(holding)
+                continue
+            if item is None:
+                return
             engine_id, output = item
             answer = self._answers.get(engine_id)
             if answer is None:
                 continue
-            try:
-                answer.add(output)
-            except Exception as error:  # this answer cannot be sent; the others can
-                log_exception(error)
-                self._engine.cancel(engine_id, "undeliverable")
+            self._try(engine_id, partial(answer.add, output))
+            holding.pop(engine_id, None)
             if output.finish_reason is not None:
                 with self._answers_lock:
                     del self._answers[engine_id]
+            elif answer.due is not None:
+                holding[engine_id] = answer
+
+    def _flush_due(self, holding: dict[str, Answer]) -> None:
+        for engine_id, answer in list(holding.items()):
+            if answer.due is None or answer.due <= time.monotonic():
+                del holding[engine_id]
+                self._try(engine_id, answer.flush)
+
+    def _try(self, engine_id: str, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except Exception as error:  # this answer cannot be sent; the others can
+            log_exception(error)
+            self._engine.cancel(engine_id, "undeliverable")
 
     def _upkeep(self) -> None:
         while not self._stopping.wait(UPKEEP_PERIOD):
@@ -122,3 +146,9 @@ class TritonPythonModel:
             except Exception as error:  # metrics must never end the serving
                 log_exception(error)
         self._sink.flush()
+
+
+def _time_left(holding: Collection[Answer]) -> float | None:
+    """Seconds until the first held chunks are due; None, for ever, when nothing is held."""
+    dues = [answer.due for answer in holding if answer.due is not None]
+    return max(0.0, min(dues) - time.monotonic()) if dues else None

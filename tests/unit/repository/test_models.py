@@ -18,6 +18,7 @@ from builder.decoding.params import SamplingParams
 from builder.errors import RepositoryError, RequestError
 from builder.repository.models.parameters import Options
 from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.spec.pipeline import PipelineSpec
 
 STATS = DecodeStats("speculative", 2, 8, 6, (0, 0, 1, 0, 1))
 
@@ -56,11 +57,20 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture
-def decode(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Any]:
+def stream_interval() -> str:
+    return "0ms"
+
+
+@pytest.fixture
+def decode(tmp_path: Path, engine: ScriptedEngine, stream_interval: str) -> Iterator[Any]:
     from builder.repository.models.decode import TritonPythonModel
+
+    sections = {"metadata": {"name": "p", "owner": "o"}, "target": {"weights": "w.gguf"}, "serving": {"stream_interval": stream_interval}}
+    spec = PipelineSpec.model_validate(sections)
 
     class Model(TritonPythonModel):
         load = staticmethod(lambda folder, observer: engine)
+        read_spec = staticmethod(lambda folder: spec)
 
     model = Model()
     model.initialize({"model_repository": str(tmp_path / "p_decode"), "model_version": "4", "model_name": "p_decode"})
@@ -109,6 +119,31 @@ def test_a_request_that_streams_gets_a_response_a_chunk_and_usage_in_the_last(
     assert first.text("usage") == first.text("decode_stats") == first.text("finish_reason") == ""
     assert last.text("usage")
     assert last.text("decode_stats")
+
+
+@pytest.mark.parametrize("stream_interval", ["10s"])
+def test_chunks_within_the_stream_interval_travel_together_and_the_first_and_last_do_not_wait(
+    decode: Any, engine: ScriptedEngine, make_request: Any
+) -> None:
+    request = asked(make_request, Options(stream=True))
+    decode.execute([request])
+    engine.emit(0, 5)
+    wait_until(lambda: len(request.sender.responses) == 1)
+    engine.emit(0, 6)
+    engine.emit(0, 7, 8)
+    engine.emit(0, 9, final=True)
+    assert request.sender.final.wait(5)
+    assert [response.tensors["token_ids"].tolist() for response in request.sender.responses] == [[5], [6, 7, 8, 9]]
+
+
+@pytest.mark.parametrize("stream_interval", ["100ms"])
+def test_held_chunks_go_when_they_are_due_though_nothing_follows(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    request = asked(make_request, Options(stream=True))
+    decode.execute([request])
+    for token in (5, 6, 7):
+        engine.emit(0, token)
+    wait_until(lambda: sum(len(response.tensors["token_ids"]) for response in request.sender.responses) == 3)
+    assert len(request.sender.responses) <= 3
 
 
 def test_an_engine_error_is_an_error_response(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from builder.errors import SpecError
 from builder.spec import PipelineSpec, json_schema, json_schema_text, load_pipeline, template
+from builder.spec.durations import format_duration, parse_duration
 from builder.spec.section import Section
 from builder.spec.sizes import format_bytes, parse_bytes
 
@@ -45,6 +46,17 @@ def test_pipeline_json_reads_back_unchanged(data: dict[str, object]) -> None:
     spec = PipelineSpec.model_validate(data)
     stored = json.dumps(spec.model_dump(mode="json"))
     assert PipelineSpec.model_validate(json.loads(stored)) == spec
+
+
+@given(st.integers(0, 1 << 40))
+def test_a_duration_is_written_so_that_it_reads_back(milliseconds: int) -> None:
+    assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
+
+
+@pytest.mark.parametrize("text", ["50", "1.5s", "-1s", "1S", "1min", "", 50])
+def test_a_duration_without_a_known_unit_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match=r"duration|unknown unit"):
+        parse_duration(text)
 
 
 @given(st.integers(0, 1 << 60))
