@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from builder.cli import flags, main
+from builder.repository import versions
 from builder.repository.flag_store import FlagStore
 
 
@@ -91,11 +92,12 @@ def test_what_is_unknown_is_refused_with_the_nearest_right_one(run: Any, tmp_pat
     assert not (tmp_path / "model_repository" / ".flags").exists()
 
 
-def test_a_repository_without_the_pipeline_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_a_repository_without_the_pipeline_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flags, "newest", versions.newest)
     code, _, err = run("set", "all=off", "--repository", "elsewhere")
     assert code == 2
-    assert err
+    assert "no version of p is published" in err
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_setting_what_is_set_already_says_so(run: Any) -> None:
