@@ -53,6 +53,10 @@ class RepositoryError(TandemError):
     """The model repository is missing, locked, or its files do not match their manifest."""
 
 
+class FlagError(TandemError):
+    """An unknown feature flag, value or tenant, or a flags file that cannot be understood."""
+
+
 class ServeError(TandemError):
     """Triton cannot be started or reached: port in use, binary missing, not ready in time."""
 

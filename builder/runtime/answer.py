@@ -18,6 +18,7 @@ class Tally:
     histogram: list[int] = field(default_factory=list)  # [n]: rounds in which n drafted tokens were accepted
     drafted: int = 0
     target_passes: int = 0
+    speculating: bool = False  # whether drafts are allowed, as of the latest step
 
     def round(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
@@ -113,4 +114,5 @@ class Answer:
             target_passes=tally.target_passes,
             time_to_first_token=first - arrival if first is not None else 0.0,
             decode_seconds=last - first if first is not None and last is not None else 0.0,
+            state="speculating" if tally.speculating else "plain",
         )

@@ -19,6 +19,7 @@ from builder.runtime.runner import Runner
 from builder.runtime.scheduler import Scheduler
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
+from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Serves requests with a target and, if given, a draft. `submit` and `cancel` may be called from any thread.
+    """Serves requests with a target and, if given, a draft. `submit`, `cancel` and `set_switches` may be called from any thread.
 
     The runners come with their caches allocated, settings.num_blocks of settings.block_size each: the draft's may be
     the target's (settings.shared_kv), and only the caller knows how the two are joined.
@@ -91,6 +92,15 @@ class Engine:
                 self._cancelled.setdefault(request_id, reason)
                 self._changed.notify_all()
             return known
+
+    def set_switches(self, switches: Switches) -> None:
+        """What the operator allows from the next step on, of running sequences too.
+
+        Back on, drafts are as good as before: a shared cache was filled by the target, and a draft with a cache of its own
+        first runs the tokens that it missed.
+        """
+        with self._changed:
+            self._scheduler.switches = switches
 
     @torch.inference_mode()
     def step(self) -> bool:

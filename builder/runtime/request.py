@@ -39,7 +39,7 @@ class Usage:
 class DecodeStats:
     """How the answer was made. acceptance_histogram[n] counts rounds in which n drafted tokens were accepted."""
 
-    optimisation: str  # "plain" | "speculative"
+    optimisation: str  # "plain" | "speculative": whether any round had a draft
     num_spec_steps: int = 0  # rounds that had a draft
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
@@ -47,6 +47,7 @@ class DecodeStats:
     target_passes: int = 0
     time_to_first_token: float = 0.0  # seconds from arrival
     decode_seconds: float = 0.0  # from the first token to the last
+    state: str = "plain"  # "speculating" | "plain": whether drafts were allowed at its last step
 
     @property
     def draft_acceptance_rate(self) -> float:

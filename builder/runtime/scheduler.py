@@ -7,6 +7,7 @@ from collections import deque
 from builder.runtime.block_manager import BlockManager
 from builder.runtime.sequence import Sequence, Status
 from builder.runtime.settings import EngineSettings
+from builder.runtime.switches import Switches
 
 
 class Scheduler:
@@ -19,6 +20,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.switches = Switches()
 
     @property
     def queue_full(self) -> bool:
@@ -60,6 +62,8 @@ class Scheduler:
 
         Every running sequence keeps one row of the pass; of the rows left, drafts leave half to prompts being prefilled.
         """
+        for sequence in self.running:
+            sequence.answer.tally.speculating = self._speculates(sequence)
         decoding = [sequence for sequence in self.running if sequence.pending == 1]
         spare = self.settings.max_num_tokens - len(self.running)
         if len(decoding) < len(self.running):
@@ -74,10 +78,15 @@ class Scheduler:
 
     def _wanted(self, sequence: Sequence) -> int:
         """A round of K drafts emits up to K+1 tokens: more than the answer or the context can take is work thrown away."""
-        if not sequence.request.speculation:
+        if not sequence.answer.tally.speculating:
             return 0
         room = self.context - len(sequence.token_ids)
         return min(self.settings.max_draft_tokens, sequence.answer.remaining - 1, room - 1)
+
+    def _speculates(self, sequence: Sequence) -> bool:
+        """A request may decline speculation, but never gets what its operator turned off."""
+        possible = self.settings.proposer != "none" and self.settings.max_draft_tokens > 0
+        return possible and sequence.request.speculation and self.switches.speculation_for(sequence.request.tenant)
 
     def prefill_chunks(self, rows_taken: int) -> list[tuple[Sequence, int]]:
         """Sequences being prefilled and the tokens of each that run in this pass: the oldest takes what the others can spare."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from builder import __version__
@@ -75,6 +76,13 @@ class TritonSink:
             self._gauges[catalogue.REQUESTS, ("waiting",)] = waiting
             self._gauges[catalogue.KV_BLOCKS, ("used",)] = blocks_used
             self._gauges[catalogue.KV_BLOCKS, ("free",)] = blocks_total - blocks_used
+
+    def flags_read(self, flags: Mapping[str, bool], broken: bool) -> None:
+        """The pipeline's own flags by name, and whether their file is broken."""
+        with self._lock:
+            self._gauges[catalogue.FLAGS_BROKEN, ()] = broken
+            for name, on in flags.items():
+                self._gauges[catalogue.FLAG, (name,)] = on
 
     def flush(self) -> None:
         """Hand over what was added since the last call. One caller at a time."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from builder.runtime.observer import Observer
 from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.switches import Switches
 
 SECONDS_PER_TOKEN = 0.002
 FAILING_SEED = 13  # a request with this seed fails in the engine
@@ -31,6 +32,7 @@ class EchoEngine:
         self._cancelled.add(request_id)
         return request_id in self._running
 
+    def set_switches(self, switches: Switches) -> None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
 

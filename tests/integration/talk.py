@@ -48,7 +48,7 @@ def metrics(server: Triton) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def total(server: Triton, name: str, **labels: str) -> float:
+def total(server: Triton, name: str, /, **labels: str) -> float:
     """Sum over the series of a metric that carry these labels."""
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
     return sum(v for series, v in metrics(server).items() if series.partition("{")[0] == name and all(w in series for w in wanted))

@@ -1,7 +1,8 @@
 """`<p>_decode`: token ids in, chunks of tokens out (decoupled). One engine for each model instance.
 
 `execute` only queues. The engine's thread hands chunks to a delivery thread, so that Triton's shared-memory round trip
-(about 0.1 ms a response) never delays a decode step. A third thread flushes metrics and looks for consumers that left.
+(about 0.1 ms a response) never delays a decode step. A third thread looks at the flags file, flushes metrics and looks for
+consumers that left.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from builder.errors import RequestError
+from builder.repository.flag_store import FlagStore
+from builder.repository.flag_watch import FlagWatch
+from builder.repository.flags import FLAGS
 from builder.repository.models.answer import Answer
 from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
@@ -26,7 +30,7 @@ from builder.repository.models.tensors import log_exception, read_ints, read_tex
 from builder.runtime.request import FinishReason, Output, Request
 from builder.telemetry.triton_sink import TritonSink
 
-UPKEEP_PERIOD = 0.25  # seconds between two flushes of the metrics
+UPKEEP_PERIOD = 0.25  # seconds between two looks at the flags and two flushes of the metrics
 # Seconds after which a waiting thread may take Python's lock. At the default of 5 ms the engine's thread, back from a pass, would wait
 # that long whenever the delivery thread is making a response.
 SWITCH_INTERVAL = 0.0001
@@ -44,6 +48,8 @@ class TritonPythonModel:
         self._sink = TritonSink(pb_utils.MetricFamily, model=model, version=self._version)
         self._engine = self.load(folder, self._sink)
         self._stream_interval = self.read_spec(folder).serving.stream_interval
+        self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
+        self._apply_flags()  # before the first request
         self._answers: dict[str, Answer] = {}  # by the engine's request id
         self._answers_lock = threading.Lock()
         self._outbox: queue.SimpleQueue[tuple[str, Output] | None] = queue.SimpleQueue()
@@ -136,14 +142,28 @@ class TritonPythonModel:
             log_exception(error)
             self._engine.cancel(engine_id, "undeliverable")
 
+    def _apply_flags(self) -> None:
+        """Hand changed flags to the engine, running requests included, and say in log and metrics what is in force."""
+        if not self._flags.poll():
+            return
+        flags, broken = self._flags.flags, self._flags.broken
+        self._engine.set_switches(flags.switches())
+        in_force = {flag: flags.in_force(flag)[0] for flag in FLAGS}
+        self._sink.flags_read(in_force, broken=broken is not None)
+        if broken is not None:
+            pb_utils.Logger.log_error(f"{broken} The last good flags stay in force.")
+        shown = ", ".join(f"{flag} {'on' if on else 'off'}" for flag, on in in_force.items())
+        pb_utils.Logger.log_info(f"flags in force: {shown}; tenants with their own: {', '.join(flags.tenants) or 'none'}")
+
     def _upkeep(self) -> None:
         while not self._stopping.wait(UPKEEP_PERIOD):
             try:
+                self._apply_flags()
                 self._sink.flush()
                 for engine_id, answer in self._live():
                     if answer.consumer_gone():
                         self._engine.cancel(engine_id, "disconnected")
-            except Exception as error:  # metrics must never end the serving
+            except Exception as error:  # flags and metrics must never end the serving
                 log_exception(error)
         self._sink.flush()
 

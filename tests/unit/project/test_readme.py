@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -12,7 +13,7 @@ import typer.main
 from builder.cli.main import app
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "pipelines/README.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "pipelines/README.md", "docs/flags.md"]
 
 
 def shell_lines(text: str) -> list[str]:
@@ -34,9 +35,12 @@ def calls(program: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("arguments", calls("builder"), ids=" ".join)
 def test_every_command_in_the_documents_exists_with_its_options(arguments: list[str]) -> None:
-    commands = typer.main.get_group(app).commands
-    assert arguments[0] in commands
-    command = commands[arguments[0]]
+    command: Any = typer.main.get_group(app)
+    words = iter(arguments)
+    while hasattr(command, "commands"):  # the command line itself, and groups such as `flags`
+        word = next(words)
+        assert word in command.commands
+        command = command.commands[word]
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in arguments[1:] if word.startswith("--")} <= options
 

@@ -18,6 +18,7 @@ from builder.decoding.params import SamplingParams
 from builder.errors import RepositoryError, RequestError
 from builder.repository.models.parameters import Options
 from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.switches import Switches
 from builder.spec.pipeline import PipelineSpec
 
 STATS = DecodeStats("speculative", 2, 8, 6, (0, 0, 1, 0, 1))
@@ -30,6 +31,7 @@ class ScriptedEngine:
         self.submitted: list[tuple[Request, Callable[[Output], None]]] = []
         self.cancelled: list[tuple[str, str]] = []
         self.stopped = False
+        self.switches = Switches()
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         if request.sampling.max_tokens == 99:
@@ -39,6 +41,9 @@ class ScriptedEngine:
     def cancel(self, request_id: str, reason: str) -> bool:
         self.cancelled.append((request_id, reason))
         return True
+
+    def set_switches(self, switches: Switches) -> None:
+        self.switches = switches
 
     def start(self) -> None: ...
     def stop(self) -> None:
@@ -202,6 +207,28 @@ def test_whoever_waits_at_unload_gets_an_answer(decode: Any, engine: ScriptedEng
     assert engine.stopped
     assert request.sender.final.is_set()
     assert "unloaded" in request.sender.responses[0].error.message
+
+
+def test_the_flags_beside_the_model_reach_the_engine_and_outlive_a_broken_file(
+    decode: Any, engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from builder.repository.flag_store import FlagStore
+    from builder.repository.models import decode as module
+
+    logged: list[str] = []
+    monkeypatch.setattr(module.pb_utils.Logger, "log_error", logged.append)
+    (tmp_path / "p_decode").mkdir()
+    store = FlagStore(tmp_path, "p")
+    store.set({"all": False}, "test")
+    wait_until(lambda: not engine.switches.speculation)
+    store.path.write_text("{")
+    wait_until(lambda: len(logged) == 1)
+    time.sleep(3 * module.UPKEEP_PERIOD)
+    assert len(logged) == 1
+    assert "p.json" in logged[0]
+    assert not engine.switches.speculation
+    store.set({"all": True}, "test")
+    wait_until(lambda: engine.switches.speculation)
 
 
 def test_a_half_published_version_is_not_loaded(tmp_path: Path) -> None:

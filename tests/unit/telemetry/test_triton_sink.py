@@ -42,7 +42,7 @@ class Families:
 
         return Family()
 
-    def of(self, name: str, **labels: str) -> list[float]:
+    def of(self, name: str, /, **labels: str) -> list[float]:
         return self.values[f"tandem_{name}", frozenset({"model": "p", "version": "3", **labels}.items())]
 
 
@@ -65,6 +65,7 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(3, 1, 20, 100)
     sink.pass_done(2, 0, 30, 100)
     sink.finished(REQUEST, LAST, 1.5)
+    sink.flags_read({"speculation": False, "all": True}, broken=True)
 
 
 def test_the_sink_fills_exactly_the_metrics_of_the_catalogue(families: Families, sink: TritonSink) -> None:
@@ -104,6 +105,14 @@ def test_time_between_tokens_is_that_of_a_chunk_shared_by_its_tokens(families: F
     sink.flush()
     assert families.of("inter_token_latency_seconds") == [0.005]
     assert families.of("spec_decode_acceptance_length") == [4.0]
+
+
+def test_flags_and_the_state_of_their_file_are_gauges(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("flag", name="speculation") == [0]
+    assert families.of("flag", name="all") == [1]
+    assert families.of("flags_broken") == [1]
 
 
 def test_the_loop_calls_nothing_of_triton_before_the_flush(families: Families, sink: TritonSink) -> None:

@@ -1,0 +1,17 @@
+"""What an operator allows of the optimisations, as the decode loop reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Tenants that are not listed follow `speculation`. Replaced as a whole, never changed, so that threads may share one."""
+
+    speculation: bool = True
+    tenant_speculation: Mapping[str, bool] = field(default_factory=dict)
+
+    def speculation_for(self, tenant: str) -> bool:
+        return self.tenant_speculation.get(tenant, self.speculation)
