@@ -18,6 +18,7 @@ class Tally:
     histogram: list[int] = field(default_factory=list)  # [n]: rounds in which n drafted tokens were accepted
     drafted: int = 0
     target_passes: int = 0
+    cached_tokens: int = 0  # of the prompt, taken from the prefix cache
 
     def round(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
@@ -99,7 +100,7 @@ class Answer:
 
     def usage(self) -> Usage:
         prompt = len(self.request.prompt_ids)
-        return Usage(prompt, self._length - prompt)
+        return Usage(prompt, self._length - prompt, self.tally.cached_tokens)
 
     def stats(self) -> DecodeStats:
         tally, arrival = self.tally, self.request.arrival

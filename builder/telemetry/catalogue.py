@@ -68,7 +68,9 @@ ACCEPTANCE_LENGTH_OF_REQUEST = _metric(
     buckets=ACCEPTANCE_LENGTH,
 )
 REQUESTS = _metric("requests", "gauge", "Requests in the engine after its latest pass: running, waiting", "state")
-KV_BLOCKS = _metric("kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, free", "state")
+KV_BLOCKS = _metric(
+    "kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, cached (kept for equal prompts), free", "state"
+)
 BUILD_INFO = _metric("build_info", "gauge", "Always 1; the labels say what serves", "builder_version")
 
 CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
