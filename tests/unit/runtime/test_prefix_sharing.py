@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from builder.decoding import proposers
 from builder.decoding.params import SamplingParams
 from builder.runtime import prefix_cache
+from builder.runtime.engine import Engine
 from builder.runtime.request import FinishReason
 from builder.runtime.scheduler import Scheduler
 from tests.unit.runtime.harness import Bench, plain_greedy
@@ -184,9 +185,10 @@ def test_a_seeded_answer_is_the_same_from_the_cache() -> None:
 
 
 def test_engines_of_the_same_runners_do_not_share_their_caches() -> None:
-    first, second = Bench(proposer="none"), Bench(proposer="none")
-    cached_tokens(first, "a", (3, 1, 4, 1, 5, 9))
-    assert cached_tokens(second, "a", (3, 1, 4, 1, 5, 9)) == 0
+    bench = Bench(proposer="none")
+    cached_tokens(bench, "a", (3, 1, 4, 1, 5, 9))
+    bench.engine = Engine(bench.target, bench.draft, bench.settings, eos_token_ids=frozenset())
+    assert cached_tokens(bench, "b", (3, 1, 4, 1, 5, 9)) == 0
 
 
 def test_a_block_published_before_it_is_verified_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
