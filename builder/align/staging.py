@@ -47,7 +47,7 @@ def staged_engine(folder: Path, spec: PipelineSpec, draft_tokens: int) -> Engine
     """The engine of a staged folder: plain when draft_tokens is 0, else with the draft model alone as the proposer."""
     speculation = {"proposer": "draft_model", "max_draft_tokens": draft_tokens} if draft_tokens else {"proposer": "none"}
     memory = min(spec.engine.kv_cache.memory, _CACHE)
-    kv_cache = spec.engine.kv_cache.model_copy(update={"memory": memory})
+    kv_cache = spec.engine.kv_cache.model_copy(update={"memory": memory, "prefix_caching": False})
     limits = {"max_batch_size": min(_BATCH, spec.engine.max_num_tokens), "kv_cache": kv_cache}
     sections = {
         "speculation": spec.speculation.model_copy(update=speculation),

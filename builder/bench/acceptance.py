@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from builder.decoding.params import SamplingParams
 from builder.errors import BuildError
-from builder.repository.engine import open_engine
+from builder.repository.engine import open_parts
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import load_tokenizer
 from builder.runtime.request import Output, Request
@@ -54,7 +54,8 @@ class Acceptance:
 
 def measure_acceptance(folder: Path, spec: PipelineSpec, advance: Callable[[str], None] = lambda _: None) -> Acceptance:
     """Decode PROMPTS greedily with the engine in a `<p>_decode/N` folder. Raises BuildError when one of them fails."""
-    engine = open_engine(folder, spec)
+    parts = open_parts(folder, spec)
+    engine = replace(parts, settings=replace(parts.settings, prefix_caching=False)).engine()
     tokenizer = load_tokenizer(folder / TOKENIZER_FOLDER)
     rounds = drafted = accepted = 0
     room = spec.engine.max_seq_len - MAX_TOKENS

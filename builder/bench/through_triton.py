@@ -19,6 +19,7 @@ from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
 
 HOST = "127.0.0.1"
+WARM_UP = Prompt("facts", "warm-up", "Which number comes after six?")  # none of the timed prompts: those would be cached
 WARM_UP_TOKENS = 8
 
 
@@ -43,7 +44,7 @@ class TritonResult:
     tokens_per_second: Spread
     in_process: Spread
     share: Spread
-    time_to_first_token: Spread  # seconds
+    time_to_first_token: Spread  # seconds; the opening all prompts share (of a chat template) comes from the server's prefix cache
     ready_seconds: float  # from starting the server until the ensemble answers
     peak_memory: int | None  # of the process that decodes; None where it cannot be read
 
@@ -80,7 +81,7 @@ def measure_triton(
     with Triton(repository, pipeline, ports, host=HOST) as server:
         ready = time.perf_counter() - began
         url = f"{HOST}:{ports['grpc']}"
-        ask(url, pipeline, prompts[0], WARM_UP_TOKENS, lab.parts.tokenizer.chats)
+        ask(url, pipeline, WARM_UP, WARM_UP_TOKENS, lab.parts.tokenizer.chats)
         streams, inside = [], []
         for number, prompt in enumerate(prompts, 1):
             on_progress(f"Triton: {prompt.name} ({number} of {len(prompts)})")

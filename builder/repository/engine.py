@@ -21,7 +21,8 @@ TARGET, DRAFT, KERNELS = "target", "draft", "kernels"  # folders inside a versio
 @dataclass(frozen=True)
 class EngineParts:
     """Loaded runners with their caches, and what else a decode loop needs. Engines made of the same parts share the KV
-    cache, so only one of them may have requests at a time."""
+    cache, so only one of them may have requests at a time, and those that take turns must have no prefix cache: each
+    overwrites what another has kept."""
 
     target: TorchAotRunner
     draft: TorchAotRunner | None
@@ -104,6 +105,8 @@ def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettin
         max_waiting=spec.serving.max_waiting,
         block_size=spec.engine.kv_cache.block_size,
         num_blocks=num_blocks,
+        prefix_caching=spec.engine.kv_cache.prefix_caching,
+        prefix_isolation=spec.engine.kv_cache.prefix_isolation,
         proposer=spec.speculation.proposer,
         max_draft_tokens=spec.speculation.max_draft_tokens,
         shared_kv=shared,

@@ -19,6 +19,7 @@ class Tally:
     drafted: int = 0
     target_passes: int = 0
     speculating: bool = False  # whether drafts are allowed, as of the latest step
+    cached_tokens: int = 0  # of the prompt, taken from the prefix cache
 
     def round(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
@@ -100,7 +101,7 @@ class Answer:
 
     def usage(self) -> Usage:
         prompt = len(self.request.prompt_ids)
-        return Usage(prompt, self._length - prompt)
+        return Usage(prompt, self._length - prompt, self.tally.cached_tokens)
 
     def stats(self) -> DecodeStats:
         tally, arrival = self.tally, self.request.arrival

@@ -43,6 +43,7 @@ class Decoder:
             raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
         self._target = target
         self._proposer = entry.make()
+        self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
         self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens) if draft is not None else None
 
     def propose(self, limits: Items[tuple[Sequence, int]]) -> list[Draft]:

@@ -56,7 +56,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._observer = observer or SilentObserver()
         self._decoder = Decoder(target, draft, settings)
-        self._scheduler = Scheduler(settings)
+        self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache)
         self._changed = threading.Condition()  # guards scheduler, sequences, cancelled and stopping
         self._sequences: dict[str, Sequence] = {}  # by request id, until the last output is made
         self._cancelled: dict[str, str] = {}  # request id -> reason
@@ -164,8 +164,10 @@ class Engine:
         with self._changed:
             for verdict in verdicts:
                 self._settle(verdict, now)
+            scheduler.publish()
             running, waiting = len(scheduler.running), len(scheduler.waiting)
-        self._observer.pass_done(running, waiting, scheduler.blocks.num_used, scheduler.blocks.num_blocks)
+        blocks = scheduler.blocks
+        self._observer.pass_done(running, waiting, blocks.num_used, blocks.num_cached, blocks.num_blocks)
 
     def _settle(self, verdict: Verdict, now: float) -> None:
         """Append what a sequence won, give back the blocks of what was rejected, and emit."""

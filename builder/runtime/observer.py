@@ -19,8 +19,8 @@ class Observer(Protocol):
     def finished(self, request: Request, output: Output, seconds: float) -> None:
         """The last chunk of a request; `seconds` from arrival."""
 
-    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_total: int) -> None:
-        """One target pass ended."""
+    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_cached: int, blocks_total: int) -> None:
+        """One target pass ended. Used blocks are held by sequences; cached ones are held by none and may be reused."""
 
 
 class SilentObserver:
@@ -38,5 +38,5 @@ class SilentObserver:
     def finished(self, request: Request, output: Output, seconds: float) -> None:
         pass
 
-    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_total: int) -> None:
+    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_cached: int, blocks_total: int) -> None:
         pass

@@ -11,10 +11,15 @@ from builder.runtime.switches import Switches
 
 
 class Scheduler:
-    """`running` stays in arrival order: admission takes the head of the queue only, and the youngest returns to it."""
+    """`running` stays in arrival order: admission takes the head of the queue only, and the youngest returns to it.
 
-    def __init__(self, settings: EngineSettings) -> None:
+    With `own_draft_cache` a block is cached once the draft has run its positions too: a hit then serves both models, and nobody
+    writes the draft's part of a block that others hold.
+    """
+
+    def __init__(self, settings: EngineSettings, *, own_draft_cache: bool = False) -> None:
         self.settings = settings
+        self._own_draft_cache = own_draft_cache
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
         self.context = min(settings.max_seq_len, settings.num_blocks * settings.block_size)  # tokens one sequence can reach alone
         self.waiting: deque[Sequence] = deque()
@@ -36,9 +41,12 @@ class Scheduler:
         while self.waiting and len(self.running) < self.settings.max_batch_size:
             sequence = self.waiting[0]
             tokens = len(sequence.token_ids)
-            if not self.blocks.can_allocate(min(tokens + 1 + self.settings.max_draft_tokens, self.context)):
+            prefix = self.blocks.match(sequence.token_ids, self._isolation(sequence)) if self.settings.prefix_caching else []
+            if not self.blocks.can_allocate(min(tokens + 1 + self.settings.max_draft_tokens, self.context), prefix):
                 return  # nobody overtakes the head: a long prompt cannot starve
-            sequence.blocks = self.blocks.allocate(tokens)
+            sequence.blocks = self.blocks.allocate(tokens, prefix)
+            positions = len(prefix) * self.settings.block_size
+            sequence.skip(positions, positions if self._own_draft_cache else 0)
             sequence.status = Status.RUNNING
             self.running.append(self.waiting.popleft())
 
@@ -99,12 +107,29 @@ class Scheduler:
             chunks.append((sequence, 1 + extra))
         return chunks
 
+    def publish(self) -> None:
+        """After a pass: what the running sequences have computed is there for the prompts to come."""
+        for sequence in self.running:
+            self._publish(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        """A round whose end was cut off has computed more positions than it kept tokens."""
+        if self.settings.prefix_caching:
+            computed = min(sequence.num_computed, len(sequence.token_ids))
+            if self._own_draft_cache:
+                computed = min(computed, sequence.draft_computed)
+            self.blocks.publish(sequence.blocks, sequence.token_ids, computed, self._isolation(sequence))
+
+    def _isolation(self, sequence: Sequence) -> str:
+        return sequence.request.tenant if self.settings.prefix_isolation == "tenant" else ""
+
     def trim(self, sequence: Sequence) -> None:
         self.blocks.trim(sequence.blocks, len(sequence.token_ids))
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence, wherever it is, and free its blocks."""
+        """Forget a sequence, wherever it is, and free its blocks; what it has computed stays cached."""
         if sequence.status is Status.RUNNING:
+            self._publish(sequence)
             self.running.remove(sequence)
         elif sequence.status is Status.WAITING:
             self.waiting.remove(sequence)

@@ -39,6 +39,13 @@ class Sequence:
         """Tokens not run through the target: 1 when decoding, more while the prompt is prefilled."""
         return len(self.token_ids) - self.num_computed
 
+    def skip(self, positions: int, draft_positions: int) -> None:
+        """Start behind a cached prefix. What a preempted sequence finds again, it had to compute: the user is not told it was cached."""
+        self.num_computed += positions
+        self.draft_computed += draft_positions
+        if not self.answer.tally.target_passes:
+            self.answer.tally.cached_tokens = positions
+
     def forget(self) -> None:
         """Preemption by recompute: the tokens stay, their keys and values are made anew."""
         self.num_computed = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,8 @@ class EngineSettings:
     max_waiting: int = 64  # requests queued beyond the running ones; more are refused
     block_size: int = 16  # positions per KV block
     num_blocks: int = 1024
+    prefix_caching: bool = True  # a prompt takes the keys and values of the full blocks it has in common with earlier text
+    prefix_isolation: Literal["none", "tenant"] = "none"  # tenant: only with text of the same tenant
     proposer: str = "draft_model"  # name in decoding/proposers registry; "none" is plain decoding
     max_draft_tokens: int = 4  # K
     shared_kv: bool = True  # the draft uses the target's KV cache (only a draft made from the target's own layers)

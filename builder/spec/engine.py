@@ -26,6 +26,16 @@ class KvCache(Section):
         default=16,
         description="Positions in a block. Smaller wastes less at the end of a sequence and costs more bookkeeping.",
     )
+    prefix_caching: bool = Field(
+        default=True,
+        description="Keep the keys and values of ended requests while memory lasts: a prompt that begins with the same tokens, "
+        "such as a shared system prompt, skips that part of its prefill. The answers are the same.",
+    )
+    prefix_isolation: Literal["none", "tenant"] = Field(
+        default="none",
+        description="Who shares cached prefixes. tenant: only requests of one tenant, so that nobody learns from the time of a first "
+        "token what another tenant has asked; all tenants outside chargeback.tenants count as one. none: everybody.",
+    )
 
 
 class Engine(Section):

@@ -68,7 +68,9 @@ ACCEPTANCE_LENGTH_OF_REQUEST = _metric(
     buckets=ACCEPTANCE_LENGTH,
 )
 REQUESTS = _metric("requests", "gauge", "Requests in the engine after its latest pass: running, waiting", "state")
-KV_BLOCKS = _metric("kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, free", "state")
+KV_BLOCKS = _metric(
+    "kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, cached (kept for equal prompts), free", "state"
+)
 FLAG = _metric("flag", "gauge", "Whether the operator allows it for the whole pipeline: 1 on, 0 off", "name")
 FLAGS_BROKEN = _metric("flags_broken", "gauge", "1 while the flags file cannot be read and the last good flags stay in force, else 0")
 BUILD_INFO = _metric("build_info", "gauge", "Always 1; the labels say what serves", "builder_version")

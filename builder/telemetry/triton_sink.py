@@ -69,13 +69,14 @@ class TritonSink:
                 for token_type, count in counts.items():
                     self._sums[catalogue.TOKENS, (request.tenant, token_type, stats.optimisation)] += count
 
-    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_total: int) -> None:
+    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_cached: int, blocks_total: int) -> None:
         with self._lock:
             self._sums[catalogue.TARGET_PASSES, ()] += 1
             self._gauges[catalogue.REQUESTS, ("running",)] = running
             self._gauges[catalogue.REQUESTS, ("waiting",)] = waiting
             self._gauges[catalogue.KV_BLOCKS, ("used",)] = blocks_used
-            self._gauges[catalogue.KV_BLOCKS, ("free",)] = blocks_total - blocks_used
+            self._gauges[catalogue.KV_BLOCKS, ("cached",)] = blocks_cached
+            self._gauges[catalogue.KV_BLOCKS, ("free",)] = blocks_total - blocks_used - blocks_cached
 
     def flags_read(self, flags: Mapping[str, bool], broken: bool) -> None:
         """The pipeline's own flags by name, and whether their file is broken."""

@@ -46,7 +46,7 @@ class EchoEngine:
             token = prompt[sent % len(prompt)]
             context = tuple(prompt[at % len(prompt)] for at in range(max(0, sent - 8), sent))
             sent += 1
-            self._observer.pass_done(1, 0, 3, 10)
+            self._observer.pass_done(1, 0, 3, 2, 10)
             self._observer.round_done(4, 2)
             self._observer.tokens_emitted(request, 1, SECONDS_PER_TOKEN if sent > 1 else None)
             if sent == 1:

@@ -92,6 +92,23 @@ def test_metrics_show_the_drafting(tiny_server: Triton) -> None:
     assert total(tiny_server, "tandem_kv_blocks", state="used") == 0
 
 
+def test_a_long_prompt_asked_again_comes_from_the_prefix_cache(tiny_server: Triton) -> None:
+    def ask(prompt: str) -> tuple[str, dict[str, Any]]:
+        answer = generate(tiny_server, text_input=prompt, max_tokens=24, temperature=0, ignore_eos=True, tenant="search")
+        return answer["text_output"], json.loads(answer["usage"])
+
+    prompt = "Prefixes are kept: whoever comes second with the same long opening waits only for what is new. "
+    name = "tandem_tokens"
+    before = settled(tiny_server, name, token_type="cached_input", tenant="search")
+    (first, cold), (second, warm) = ask(prompt), ask(prompt)
+    assert first == second
+    assert cold["prompt_tokens_details"]["cached_tokens"] == 0
+    cached = warm["prompt_tokens_details"]["cached_tokens"]
+    assert cached == (warm["prompt_tokens"] - 1) // 16 * 16 > 0
+    eventually(lambda: total(tiny_server, name, token_type="cached_input", tenant="search") == before + cached)
+    assert total(tiny_server, "tandem_kv_blocks", state="cached") >= cached // 16
+
+
 def test_the_version_matches_its_manifest(built_repository: Path) -> None:
     version = newest(built_repository, "tiny")
     version.manifest.check(version.folders)

@@ -49,6 +49,14 @@ def test_the_time_of_a_step_holds_its_passes(lab: Lab) -> None:
     assert all(step.target_seconds > 0 and step.overhead > 0 for step in made.steps)
 
 
+@pytest.mark.parametrize("setting", [PLAIN, Setting(3, "draft_model")], ids=["plain", "draft"])
+def test_a_prompt_asked_again_is_prefilled_whole(lab: Lab, setting: Setting) -> None:
+    for _ in range(2):
+        lab.parts.target.passes.clear()  # type: ignore[attr-defined]
+        lab.answer(setting, [1, 2, 3, 4, 5, 6, 7, 8, 9], 5)
+        assert lab.parts.target.passes[0] == 9  # type: ignore[attr-defined]
+
+
 def test_an_answer_is_timed_to_its_natural_end_but_not_less_than_the_shortest() -> None:
     steps = [Step(2, 1.0)] * 40
     assert len(Answer(tuple(range(81)), tuple(steps), 0.0, 61).timed_steps) == 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -11,6 +12,7 @@ from builder.decoding.filters import penalise
 from builder.decoding.params import SamplingParams
 from builder.runtime.engine import Engine
 from builder.runtime.observer import Observer
+from builder.runtime.prefix_cache import Entry
 from builder.runtime.request import Output, Request
 from builder.runtime.runner import Rows
 from builder.runtime.sequence import Sequence
@@ -45,6 +47,12 @@ def plain_greedy(prompt: tuple[int, ...], count: int, penalty: float = 1.0, seed
     return ids[len(prompt) :]
 
 
+def text_of(entry: Entry) -> tuple[list[int], list[int]]:
+    """Blocks and tokens of a cached block and all in front of it."""
+    blocks, ids = text_of(entry.parent) if entry.parent is not None else ([], [])
+    return [*blocks, entry.block], [*ids, *entry.token_ids]
+
+
 class Bench:
     """An engine stepped by hand. `audit` checks both caches against whole passes and spoils everything else in them."""
 
@@ -74,6 +82,7 @@ class Bench:
             observer=observer,
         )
         self.outputs: dict[str, list[Output]] = {}
+        self._expected: dict[tuple[int, ...], torch.Tensor] = {}
 
     @property
     def scheduler(self):  # type: ignore[no-untyped-def]
@@ -96,24 +105,52 @@ class Bench:
 
     def audit(self) -> None:
         right = {id(runner.cache): torch.zeros(runner.cache.keys_values.shape[2], dtype=torch.bool) for runner in (self.target, self.draft)}
-        held: list[int] = []
+        held: Counter[int] = Counter()
         for sequence in self.scheduler.running:
-            held += sequence.blocks
+            held.update(sequence.blocks)
+            assert len(set(sequence.blocks)) == len(sequence.blocks), "a table holds a block twice"
+            assert self._writes_to_private_blocks(sequence), "a shared block is written"
             assert len(sequence.blocks) <= -(-len(sequence.token_ids) // self.settings.block_size), "blocks of rejected tokens are kept"
-            self._check(self.target, sequence, sequence.num_computed, right)
+            self._check(self.target, sequence.blocks, sequence.token_ids[: sequence.num_computed], right)
             if not self.settings.shared_kv:
-                self._check(self.draft, sequence, sequence.draft_computed, right)
-        assert len(held) == len(set(held)) == self.scheduler.blocks.num_used, "blocks are shared or lost"
+                self._check(self.draft, sequence.blocks, sequence.token_ids[: sequence.draft_computed], right)
+        blocks = self.scheduler.blocks
+        assert len(held) == blocks.num_used, "blocks are lost"
+        assert [held[block] for block in range(blocks.num_blocks)] == blocks._references, "blocks are miscounted"
+        assert blocks.num_free + blocks.num_used + blocks.num_cached == blocks.num_blocks
+        self._check_cached(right)
         for runner in (self.target, self.draft):
             runner.cache.keys_values[:, :, ~right[id(runner.cache)]] = torch.nan  # whoever reads it, learns of it
 
-    def _check(self, runner: ToyRunner, sequence: Sequence, computed: int, right: dict[int, torch.Tensor]) -> None:
+    def _writes_to_private_blocks(self, sequence: Sequence) -> bool:
+        """The next write of either model is behind every published block."""
+        own = self.engine._decoder.own_draft_cache
+        first = min(sequence.num_computed, sequence.draft_computed) if own else sequence.num_computed
+        written = sequence.blocks[first // self.settings.block_size :]
+        return not any(block in self.scheduler.blocks._cache for block in written)
+
+    def _check_cached(self, right: dict[int, torch.Tensor]) -> None:
+        cache = self.scheduler.blocks._cache
+        parents = {id(entry.parent) for entry in cache._by_block.values()}
+        for entry in cache._by_block.values():
+            assert entry.parent is None or cache._by_block[entry.parent.block] is entry.parent, "an entry outlives its parent"
+            if id(entry) in parents:
+                continue  # checked with those behind it
+            blocks, ids = text_of(entry)
+            self._check(self.target, blocks, ids, right)
+            if self.engine._decoder.own_draft_cache:
+                self._check(self.draft, blocks, ids, right)
+
+    def _check(self, runner: ToyRunner, blocks: list[int], ids: list[int], right: dict[int, torch.Tensor]) -> None:
         size = self.settings.block_size
-        assert computed <= len(sequence.blocks) * size, "positions counted as computed have no block"
-        slots = [sequence.blocks[at // size] * size + at % size for at in range(computed)]
+        assert len(ids) <= len(blocks) * size, "positions counted as computed have no block"
+        slots = [blocks[at // size] * size + at % size for at in range(len(ids))]
         right[id(runner.cache)][slots] = True
-        if computed:
-            expected = whole_pass(runner, sequence.token_ids[:computed])[1]
+        if ids:
+            key = (id(runner), *ids)
+            if key not in self._expected:
+                self._expected[key] = whole_pass(runner, ids)[1]
+            expected = self._expected[key]
             torch.testing.assert_close(runner.cache.keys_values[:, :, slots], expected, rtol=1e-9, atol=1e-9, msg="a cache is wrong")
 
     def tokens(self, name: str) -> list[int]:

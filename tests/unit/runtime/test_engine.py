@@ -38,8 +38,8 @@ class Notes:
     def finished(self, request: Request, output: Output, seconds: float) -> None:
         self.heard.append(("finished", request.id, output.finish_reason))
 
-    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_total: int) -> None:
-        self.heard.append(("pass", running, waiting, blocks_used, blocks_total))
+    def pass_done(self, running: int, waiting: int, blocks_used: int, blocks_cached: int, blocks_total: int) -> None:
+        self.heard.append(("pass", running, waiting, blocks_used, blocks_cached, blocks_total))
 
     def of(self, kind: str) -> list[tuple[object, ...]]:
         return [note for note in self.heard if note[0] == kind]
@@ -254,7 +254,7 @@ def test_the_observer_hears_every_round_token_and_end() -> None:
     assert notes.of("first") == [("first", "a", True)]
     assert notes.of("finished") == [("finished", "a", FinishReason.LENGTH)]
     assert len(notes.of("pass")) == stats.target_passes
-    assert notes.of("pass")[-1] == ("pass", 0, 0, 0, 96)
+    assert notes.of("pass")[-1] == ("pass", 0, 0, 0, 3, 96)
 
 
 def test_the_loop_serves_many_threads_and_stops_cleanly() -> None:

@@ -37,6 +37,8 @@ def test_a_minimal_pipeline_gets_the_documented_defaults(tmp_path: Path) -> None
         ("speculation:\n  max_draft_token: 4\n", 4, "unknown key `max_draft_token` in speculation (did you mean `max_draft_tokens`?)"),
         ("specultion: {}\n", 3, "unknown key `specultion` (did you mean `speculation`?)"),
         ("engine:\n  kv_cache:\n    blocksize: 16\n", 5, "did you mean `block_size`?"),
+        ("engine:\n  kv_cache:\n    prefix_cache: true\n", 5, "did you mean `prefix_caching`?"),
+        ("engine: {kv_cache: {prefix_isolation: tenants}}\n", 3, "`engine.kv_cache.prefix_isolation` must be 'none' or 'tenant'"),
         ("engine: {max_batch_size: '4'}\n", 3, "`engine.max_batch_size` must be a whole number, got text '4'"),
         ("engine: {max_batch_size: true}\n", 3, "must be a whole number, got true"),
         ("engine: {max_batch_size: 4.5}\n", 3, "must be a whole number, got 4.5"),

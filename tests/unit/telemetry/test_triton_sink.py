@@ -62,8 +62,8 @@ def report_everything(sink: TritonSink) -> None:
     sink.tokens_emitted(REQUEST, 4, 0.02)
     sink.round_done(4, 2)
     sink.round_done(4, 4)
-    sink.pass_done(3, 1, 20, 100)
-    sink.pass_done(2, 0, 30, 100)
+    sink.pass_done(3, 1, 20, 10, 100)
+    sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
     sink.flags_read({"speculation": False, "all": True}, broken=True)
 
@@ -98,6 +98,12 @@ def test_tokens_are_tagged_by_tenant_type_and_optimisation(families: Families, s
     sink.flush()
     for token_type, count in {"input": 6, "cached_input": 4, "output": 6, "draft_rejected": 2}.items():
         assert families.of("tokens", tenant="search", token_type=token_type, optimisation="speculative") == [count]
+
+
+def test_a_block_is_used_cached_or_free(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert [families.of("kv_blocks", state=state) for state in ("used", "cached", "free")] == [[30], [15], [55]]
 
 
 def test_time_between_tokens_is_that_of_a_chunk_shared_by_its_tokens(families: Families, sink: TritonSink) -> None:
