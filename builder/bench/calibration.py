@@ -9,14 +9,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from builder.bench.lab import PLAIN, Lab, Setting
 from builder.bench.steps import Step
 from builder.plan.cost import StepTimes, expected_tokens, round_time
+from builder.spec.pipeline import PipelineSpec
 
 TEXT = "Monday: bread, milk. Tuesday: bread, milk, eggs. Wednesday: bread, milk. " * 5  # repeats, so that n-gram drafts come too
 PLAIN_TOKENS, ROUNDS = 12, 8
+CALIBRATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,13 @@ def calibrate(lab: Lab, draft_tokens: int) -> Costs:
         verify=_median(step.target_seconds for step in full),
     )
     return Costs(draft_tokens, times, _median(step.overhead for step in plain), _median(step.overhead for step in full))
+
+
+def measure_step_times(folder: Path, spec: PipelineSpec) -> StepTimes:
+    """Seconds of a `<p>_decode/N` folder's steps at one stream on this machine now, each with its share of the host's overhead."""
+    lab = Lab.open(folder, spec)
+    costs = median_costs([calibrate(lab, spec.speculation.max_draft_tokens) for _ in range(CALIBRATIONS)])
+    return StepTimes(costs.plain_step, costs.times.draft, costs.times.verify + costs.round_overhead)
 
 
 def median_costs(costs: Sequence[Costs]) -> Costs:

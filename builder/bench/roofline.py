@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import safe_open
 
 from builder.bench.lab import Lab
-from builder.bench.step_times import rows_at, run_pass
+from builder.bench.passes import rows_at, run_pass
 from builder.compile.torch_aot.engine import matrix_sizes
 from builder.repository.engine import DRAFT, TARGET
 from builder.runtime.runners.torch_aot import TorchAotRunner

@@ -50,7 +50,8 @@ def _show(made: Demo) -> None:
     out.print(_table(made))
     times = made.times
     out.print(
-        f"Step times: plain {times.plain * 1e3:.1f} ms, draft {times.draft * 1e3:.1f} ms, verify ({made.draft_tokens + 1} rows) "
+        "Step times, host overhead included: "
+        f"plain {times.plain * 1e3:.1f} ms, draft {times.draft * 1e3:.1f} ms, verify ({made.draft_tokens + 1} rows) "
         f"{times.verify * 1e3:.1f} ms. Predicted: the cost model with these times and the measured acceptance, every draft at full "
         "length from the draft model. Measured: medians, decode only, through the whole ensemble."
     )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from builder.bench.step_times import measure_step_times
+from builder.bench.calibration import measure_step_times
 from builder.demo.comparison import Answer, Comparison, compare
 from builder.demo.prompts import Prompt
 from builder.errors import CheckError
