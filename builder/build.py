@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from builder.align.align import align
 from builder.align.recipe import AlignmentOptions, AlignmentRecipe, read_result
 from builder.align.staging import Parts
+from builder.bench.acceptance import PROMPTS, measure_acceptance
 from builder.compile.cache import cached_folder, default_cache
 from builder.compile.torch_aot import folder as engine_folder
 from builder.compile.torch_aot.engine import Packer, WeightType
 from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
-from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, source_fingerprint
+from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, folder_name, source_fingerprint
 from builder.plan.make import make_plan
 from builder.repository.engine import DRAFT, KERNELS, TARGET
 from builder.repository.publish import Release, find_published, publish
@@ -168,7 +169,7 @@ def _release(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, recipes: list[
             **{f"{recipe.role}_engine": recipe.fingerprint for recipe in recipes},
         },
         tokenizer=tokenizer_texts(tokenizer),
-        engines={KERNELS: cache / f"kernels-{kernels[:16]}", **{recipe.role: cache / recipe.folder_name for recipe in recipes}},
+        engines={KERNELS: cache / folder_name(kernels), **{recipe.role: cache / recipe.folder_name for recipe in recipes}},
     )
 
 
@@ -225,12 +226,10 @@ def _write_engine(recipe: _Recipe, packer: Packer, progress: Progress, folder: P
     write_folder(folder, info, tensors)
 
 
-def _acceptance_check(pipeline: LoadedPipeline, progress: Progress) -> Callable[[Path], Mapping[str, Any]] | None:
+def _acceptance_check(pipeline: LoadedPipeline, progress: Progress) -> Callable[[Path], Mapping[str, Any]]:
     """What runs on the staged version before anything is visible: it must load and decode; its acceptance joins the manifest."""
 
     def check(folder: Path) -> Mapping[str, Any]:
-        from builder.bench.acceptance import PROMPTS, measure_acceptance
-
         progress.stage("first answers", len(PROMPTS))
         return {"acceptance": measure_acceptance(folder, pipeline.spec, progress.advance).to_json()}
 

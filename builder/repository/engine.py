@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.compile.torch_aot.library import LIBRARY
 from builder.errors import EngineError
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
@@ -60,7 +61,7 @@ def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, Torc
     """Target and draft, without caches. The draft is None when the version has none."""
 
     def load(name: str) -> TorchAotRunner:
-        library = folder / KERNELS / "kernels.so"
+        library = folder / KERNELS / LIBRARY
         options = spec.engine
         return load_runner(
             folder / name, library, max_seq_len=options.max_seq_len, threads=options.threads, instruction_set=options.instruction_set

@@ -63,7 +63,12 @@ def build_library(cache: Path, advance: Callable[[str], None] = lambda _: None) 
                     advance(name)
             _run([_compiler(), "-shared", "-o", str(folder / LIBRARY), *(job[-1] for job in jobs), *_link_flags()])
 
-    return cached_folder(cache, f"kernels-{source_fingerprint()[:16]}", compile_into)
+    return cached_folder(cache, folder_name(source_fingerprint()), compile_into)
+
+
+def folder_name(fingerprint: str) -> str:
+    """Of the library with this source fingerprint, inside the engine cache."""
+    return f"kernels-{fingerprint[:16]}"
 
 
 def _jobs(folder: Path) -> list[list[str]]:

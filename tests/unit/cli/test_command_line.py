@@ -25,23 +25,11 @@ DEMO = str(REPOSITORY / "pipelines" / "smollm2.yaml")
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+def run(monkeypatch: pytest.MonkeyPatch, call_builder: Any, tmp_path: Path) -> Any:
     """run("init", "demo") -> exit code, stdout, stderr; in an empty folder, as wide as a log."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TANDEM_DEBUG", "0")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["builder", *arguments])
-        try:
-            main.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return call_builder
 
 
 @pytest.fixture

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from builder.cli import flags, main
+from builder.cli import flags
 from builder.repository import versions
 from builder.repository.flag_store import FlagStore
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+def run(monkeypatch: pytest.MonkeyPatch, call_builder: Any, tmp_path: Path) -> Any:
     """run("set", "all=off") -> exit code, stdout, stderr, of `builder flags set p.yaml all=off` with a published pipeline p."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(flags, "newest", lambda repository, pipeline: None)
     (tmp_path / "model_repository").mkdir()
     spec = {"apiVersion": "tandem/v1", "kind": "Pipeline", "metadata": {"name": "p", "owner": "tests"}}
@@ -27,14 +25,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(spec))
 
     def call(verb: str, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["builder", "flags", verb, "p.yaml", *arguments])
-        try:
-            main.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        code, out, err = call_builder("flags", verb, "p.yaml", *arguments)
+        return code, out, err
 
     return call
 
