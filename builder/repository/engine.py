@@ -12,7 +12,7 @@ from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
 from builder.runtime.observer import Observer
 from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
-from builder.runtime.settings import EngineSettings
+from builder.runtime.settings import EngineSettings, TenantLimits
 from builder.spec.pipeline import PipelineSpec
 from builder.text import Tokenizer
 
@@ -104,6 +104,8 @@ def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettin
         max_seq_len=spec.engine.max_seq_len,
         max_num_tokens=spec.engine.max_num_tokens,
         max_waiting=spec.serving.max_waiting,
+        policy=spec.engine.policy,
+        tenants={name: TenantLimits(**limits.model_dump()) for name, limits in spec.serving.tenants.items()},
         block_size=spec.engine.kv_cache.block_size,
         num_blocks=num_blocks,
         prefix_caching=spec.engine.kv_cache.prefix_caching,

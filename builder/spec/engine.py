@@ -60,6 +60,12 @@ class Engine(Section):
         description="Rows of one target pass: prompt pieces, plain rows and checked drafts together. "
         "Larger reads long prompts faster and makes running answers wait longer.",
     )
+    policy: Literal["fcfs", "priority", "fair"] = Field(
+        default="fcfs",
+        description="Who of those that wait is started first, and who gives way last when the KV cache is full. fcfs: who came first. "
+        "priority: the most urgent, where 10 s of waiting make up for one step of priority. fair: the tenant that was served the fewest "
+        "tokens for its share.",
+    )
     kv_cache: KvCache = Field(default_factory=KvCache, description="Paged cache of keys and values.")
 
     @model_validator(mode="after")

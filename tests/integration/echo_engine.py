@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from builder.runtime.observer import Observer
-from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.switches import Switches
 
 SECONDS_PER_TOKEN = 0.002
@@ -24,11 +24,13 @@ class EchoEngine:
         self._cancelled: set[str] = set()
         self._running: set[str] = set()
 
+    broken = False
+
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         self._running.add(request.id)
         threading.Thread(target=self._echo, args=(request, on_output), daemon=True).start()
 
-    def cancel(self, request_id: str, reason: str) -> bool:
+    def cancel(self, request_id: str, reason: Cancellation) -> bool:
         self._cancelled.add(request_id)
         return request_id in self._running
 

@@ -32,6 +32,7 @@ class ScriptedEngine:
         self.cancelled: list[tuple[str, str]] = []
         self.stopped = False
         self.switches = Switches()
+        self.broken = False
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         if request.sampling.max_tokens == 99:
@@ -105,7 +106,7 @@ def test_a_request_that_does_not_stream_gets_one_response_with_all_chunks(decode
     (response,) = request.sender.responses
     assert response.tensors["token_ids"].tolist() == [5, 6, 7]
     assert response.tensors["context_ids"].tolist() == [3, 5, 6]
-    assert response.tensors["chunks"].tolist() == [[1, 2, -1], [2, 1, 2]]
+    assert response.tensors["chunks"].tolist() == [[1, 2, -1, 0], [2, 1, 2, 0]]
     assert response.text("finish_reason") == "length"
     assert json.loads(response.text("usage"))["total_tokens"] == 5
     stats = json.loads(response.text("decode_stats"))
@@ -253,8 +254,8 @@ def test_chunks_are_joined_with_their_own_context_and_cut() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builder.repository.models.detokenize.delta", delta)
-        text = join_chunks(tokenizer, [9, 1, 2], [1, 2, 3, 4], [[1, 2, -1], [2, 2, 1]], final=True)
-    assert text == "123"
+        texts = join_chunks(tokenizer, [9, 1, 2], [1, 2, 3, 4], [[1, 2, -1, 0], [2, 2, 1, 0]], [True])
+    assert texts == ["123"]
     assert seen == [([9], [1, 2], False), ([1, 2], [3, 4], True)]
 
 
@@ -262,10 +263,10 @@ def test_logprobs_name_the_token_and_its_alternatives() -> None:
     from builder.repository.models.detokenize import describe_logprobs
 
     tokenizer: Any = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
-    (item,) = json.loads(describe_logprobs(tokenizer, [7], json.dumps([{"3": -2.0, "7": -0.5}])))
+    (item,) = json.loads(describe_logprobs(tokenizer, [7], [{"3": -2.0, "7": -0.5}]))
     assert (item["token_id"], item["token"], item["logprob"]) == (7, "<7>", -0.5)
     assert [top["token_id"] for top in item["top"]] == [7, 3]
-    assert describe_logprobs(tokenizer, [7], "") == ""
+    assert describe_logprobs(tokenizer, [7], []) == ""
 
 
 @pytest.mark.parametrize("model", ["tokenize", "detokenize"])
