@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from builder.repository.layout import ANSWER_OUTPUTS
 from builder.repository.models.folder import read_tokenizer, version_folder
 from builder.repository.models.parameters import Options
-from builder.repository.models.tensors import error_response, int_tensor, log_exception, read_ints, read_text, read_texts, text_tensor
+from builder.repository.models.parts import Part
+from builder.repository.models.tensors import error_response, int_tensor, log_exception, read_texts, text_tensor
 from builder.text import Tokenizer, delta
-
-Item = TypeVar("Item")
 
 
 class TritonPythonModel:
@@ -30,7 +28,7 @@ class TritonPythonModel:
     def _report_deserted(self, request: Any) -> None:
         """Triton tells the steps it starts that the ensemble's client has left, but not decode, which started before."""
         try:
-            options = Options(deserted=int(read_ints(request, "answer_key")[0]))
+            options = Options(deserted=Part.from_json(read_texts(request, "parts")[0]).key)
             inputs = [int_tensor("input_ids", [0]), text_tensor("request", options.to_json(""))]
             for _ in pb_utils.InferenceRequest(self._decode, [], inputs).exec(decoupled=True):
                 pass
@@ -39,43 +37,27 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            texts = {name: read_texts(request, name) for name in ANSWER_OUTPUTS}
-            token_ids = read_ints(request, "token_ids").tolist()
-            context_ids = read_ints(request, "context_ids").tolist()
-            rows = read_ints(request, "chunks").tolist()
-            finals = [bool(reason) for reason in texts["finish_reason"]]
-            texts["text_output"] = join_chunks(self._tokenizer, context_ids, token_ids, rows, finals)
-            scores = split_by_sample(json.loads(read_text(request, "token_logprobs") or "[]"), rows, len(finals))
-            tokens = split_by_sample(token_ids, rows, len(finals))
-            texts["logprobs"] = [describe_logprobs(self._tokenizer, *sample) for sample in zip(tokens, scores, strict=True)]
-            index = int_tensor("index", read_ints(request, "index"))
+            parts = [Part.from_json(text) for text in read_texts(request, "parts")]
+            texts = {
+                "text_output": [text_of(self._tokenizer, part) for part in parts],
+                "logprobs": [describe_logprobs(self._tokenizer, part.token_ids, part.logprobs) for part in parts],
+                "finish_reason": [part.finish_reason for part in parts],
+                "usage": [parts[0].usage],  # the request's, the same in all
+                "decode_stats": [part.decode_stats for part in parts],
+            }
         except Exception as error:  # one bad chunk must not end the model
             return error_response(error)
+        index = int_tensor("index", [part.index for part in parts])
         return pb_utils.InferenceResponse([index, *(text_tensor(name, *values) for name, values in texts.items())])
 
 
-def join_chunks(tokenizer: Tokenizer, context_ids: list[int], token_ids: list[int], rows: list[list[int]], finals: list[bool]) -> list[str]:
-    """The text of each sample. Row: (context tokens, new tokens, characters to keep or -1, sample); `finals` says whose last chunk came."""
-    texts = [""] * len(finals)
-    last_rows = {row[3]: place for place, row in enumerate(rows)}
-    context_at = token_at = 0
-    for place, (context, new, limit, sample) in enumerate(rows):
-        final = finals[sample] and last_rows[sample] == place
-        text = delta(tokenizer, context_ids[context_at : context_at + context], token_ids[token_at : token_at + new], final)
-        texts[sample] += text if limit < 0 else text[:limit]
-        context_at += context
-        token_at += new
-    return texts
-
-
-def split_by_sample(items: list[Item], rows: list[list[int]], samples: int) -> list[list[Item]]:
-    """One item a token, in the order of the chunks, as a list for each sample; empty lists when there are no items."""
-    split: list[list[Item]] = [[] for _ in range(samples)]
-    at = 0
-    for _, new, _, sample in rows:
-        split[sample] += items[at : at + new]
-        at += new
-    return split
+def text_of(tokenizer: Tokenizer, part: Part) -> str:
+    """The text that a part adds. Only the answer's very last chunk gives up an unfinished character."""
+    text = ""
+    for place, (context, new, limit) in enumerate(part.chunks, 1):
+        added = delta(tokenizer, context, new, bool(part.finish_reason) and place == len(part.chunks))
+        text += added if limit < 0 else added[:limit]
+    return text
 
 
 def describe_logprobs(tokenizer: Tokenizer, token_ids: list[int], alternatives: list[dict[str, float]]) -> str:

@@ -1,4 +1,4 @@
-"""The decode model's tensors for chunks of an answer."""
+"""The decode model's responses for chunks of an answer."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from builder.repository.models.tensors import int_tensor, text_tensor
+from builder.repository.models.parts import Part
+from builder.repository.models.tensors import text_tensor
 from builder.runtime.request import DecodeStats, Output, Usage
 
 
 def response(samples: Sequence[Sequence[Output]], key: int, usage: Usage | None, version: str) -> Any:
-    """Tensors of DECODE_OUTPUTS for consecutive chunks of each sample; usage comes with an answer's last response."""
-    chunks = [chunk for sample in samples for chunk in sample]
-    lasts = [sample[-1] for sample in samples]
-    rows = [
-        (len(chunk.context_ids), len(chunk.token_ids), chunk.text_limit, place) for place, sample in enumerate(samples) for chunk in sample
-    ]
-    logprobs = [scores for chunk in chunks for scores in chunk.logprobs]
-    return pb_utils.InferenceResponse(
-        [
-            int_tensor("token_ids", [token for chunk in chunks for token in chunk.token_ids]),
-            int_tensor("context_ids", [token for chunk in chunks for token in chunk.context_ids]),
-            int_tensor("chunks", rows, (-1, 4)),
-            text_tensor("token_logprobs", json.dumps(logprobs) if logprobs else ""),
-            int_tensor("answer_key", [key]),
-            int_tensor("index", [last.index for last in lasts]),
-            text_tensor("finish_reason", *(last.finish_reason or "" for last in lasts)),
-            text_tensor("usage", usage_json(usage) if usage else ""),
-            text_tensor("decode_stats", *(stats_json(last.stats, version) if last.stats else "" for last in lasts)),
-        ]
+    """Consecutive chunks of each sample; `usage`, the request's, comes with an answer's last response."""
+    parts = [_part(sample, key, usage, version) for sample in samples]
+    return pb_utils.InferenceResponse([text_tensor("parts", *(part.to_json() for part in parts))])
+
+
+def _part(sample: Sequence[Output], key: int, usage: Usage | None, version: str) -> Part:
+    last = sample[-1]
+    return Part(
+        key,
+        last.index,
+        [(list(chunk.context_ids), list(chunk.token_ids), chunk.text_limit) for chunk in sample],
+        [{str(token): score for token, score in scores.items()} for chunk in sample for scores in chunk.logprobs],
+        last.finish_reason or "",
+        usage_json(usage) if usage else "",
+        stats_json(last.stats, version) if last.stats else "",
     )
 
 
