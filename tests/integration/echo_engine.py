@@ -17,6 +17,7 @@ from builder.runtime.switches import Switches
 SECONDS_PER_TOKEN = 0.002
 FAILING_SEED = 13  # a request with this seed fails in the engine
 SLOW_SEED = 21  # a token each 50 ms
+STARVED_SEED = 34  # its time is over before it gets a token
 BREAKING_SEED = 66  # the engine is broken afterwards
 
 
@@ -43,6 +44,10 @@ class EchoEngine:
         prompt, started, sent = request.prompt_ids, time.monotonic(), 0
         if request.sampling.seed == FAILING_SEED:
             on_output(Output(request.id, (), finish_reason=FinishReason.ERROR, error="unlucky"))
+            return
+        if request.sampling.seed == STARVED_SEED:
+            usage, why = Usage(len(prompt), 0), Cancellation.DEADLINE
+            on_output(Output(request.id, (), finish_reason=FinishReason.TIMEOUT, usage=usage, stats=DecodeStats("plain"), cancellation=why))
             return
         while True:
             time.sleep(0.05 if request.sampling.seed == SLOW_SEED else SECONDS_PER_TOKEN)

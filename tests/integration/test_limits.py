@@ -19,8 +19,6 @@ from tests.integration.conftest import publish_echo
 from tests.integration.talk import events, eventually, generate, post, refused, settled, total
 from tests.integration.test_wire import text_tensor, url
 
-LONG = {"max_tokens": 250, "ignore_eos": True}
-
 
 def grpc_error(server: Triton, parameters: dict[str, Any], headers: dict[str, str]) -> Any:
     answers: queue.Queue[Any] = queue.Queue()
@@ -51,20 +49,28 @@ def test_over_a_tenants_rate_is_unavailable_until_the_minute_is_over(tiny_server
     assert generate(tiny_server, text_input="a", max_tokens=1)["text_output"] is not None  # others are not meant
 
 
-def test_codes_of_errors_over_grpc(tiny_server: Triton) -> None:
-    headers = {"triton_grpc_error": "true"}
-    assert grpc_error(tiny_server, {"top_k": -1}, headers).status() == "StatusCode.INVALID_ARGUMENT"
-    assert grpc_error(tiny_server, {"timeout_ms": 1, "max_tokens": 200, "ignore_eos": True}, headers).status() == "StatusCode.CANCELLED"
+def test_the_codes_of_errors_over_grpc(echo_server: Triton) -> None:
+    def status(**parameters: Any) -> str:
+        return str(grpc_error(echo_server, parameters, {"triton_grpc_error": "true"}).status()).removeprefix("StatusCode.")
+
+    assert status(top_k=-1) == "INVALID_ARGUMENT"
+    assert status(seed=13) == "INTERNAL"  # FAILING_SEED
+    assert status(seed=34) == "CANCELLED"  # STARVED_SEED
 
 
-def test_a_request_whose_time_is_over_ends_with_what_it_has(echo_server: Triton, tiny_server: Triton) -> None:
+def test_a_request_whose_time_was_over_before_its_first_token_is_an_error(echo_server: Triton) -> None:
+    assert "CANCELLED: timeout_ms: the time was over" in refused(echo_server, {"text_input": "a", "seed": 34})
+    with pytest.raises(RequestError, match=r"^CANCELLED: timeout_ms: the time was over"):
+        list(client.generate(url(echo_server), "echo", prompt="a", parameters={"seed": 34}))
+
+
+def test_a_request_whose_time_is_over_ends_with_what_it_has(tiny_server: Triton) -> None:
     before = settled(tiny_server, "tandem_request_cancellations", reason="deadline")
-    chunks = list(client.generate(url(tiny_server), "tiny", prompt="a", parameters={**LONG, "timeout_ms": 40}))
-    made = chunks[-1].usage["completion_tokens"]  # type: ignore[index]
-    assert chunks[-1].finish_reason == ("timeout" if made < 250 else "length")
-    with pytest.raises(RequestError, match="CANCELLED: timeout_ms"):
-        list(client.generate(url(tiny_server), "tiny", prompt="a" * 200, parameters={"timeout_ms": 1, "max_tokens": 50}))
-    eventually(lambda: total(tiny_server, "tandem_request_cancellations", reason="deadline") > before)
+    asked = {"max_tokens": 250, "ignore_eos": True, "speculation": "off", "timeout_ms": 25}  # alone, it takes some 200 ms
+    chunks = list(client.generate(url(tiny_server), "tiny", prompt="a", parameters=asked))
+    assert chunks[-1].finish_reason == "timeout"
+    assert chunks[-1].usage is not None and 0 < chunks[-1].usage["completion_tokens"] < 250
+    eventually(lambda: total(tiny_server, "tandem_request_cancellations", reason="deadline") == before + 1)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
