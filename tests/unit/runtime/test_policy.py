@@ -154,7 +154,7 @@ def test_a_flooding_tenant_gets_no_more_than_its_neighbour_who_waits(sizes: list
     bound = 2 * batch * (12 + OUTPUT_WEIGHT * 12)
     for _ in range(80):
         for tenant, source in sources.items():
-            while sum(each.request.tenant == tenant for each in one.waiting) < (5 if tenant == "a" else 1):
+            while sum(each.request.tenant == tenant for each in one.waiting) < (9 if tenant == "a" else batch):
                 prompt, answer = next(source)
                 one.add(sequence(next(orders), tenant, prompt=prompt, answer=answer))
         step(one)
