@@ -24,8 +24,8 @@ class Policy:
         """Smaller is sooner. No two sequences have the same."""
         return (sequence.order,)
 
-    def arrived(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
-        """`waiting` are those it joins."""
+    def arrived(self, sequence: Sequence, others: Iterable[Sequence]) -> None:
+        """`others` are those that it finds waiting or running."""
 
     def admitted(self, sequence: Sequence) -> None:
         """For the first time: its prompt is about to be run."""
@@ -55,8 +55,8 @@ class Fair(ByPriority):
     """The tenant that was served least first, by its share; among its own requests as ByPriority.
 
     Virtual token counters (Sheng et al. 2024, "Fairness in Serving Large Language Models"): each tenant's counter grows with the
-    tokens it is served, and one that returns to the queue starts no lower than the lowest of those in it, so that idle time is no
-    credit.
+    tokens it is served, and one that returns starts no lower than the lowest of those that have something waiting or running, so that
+    idle time is no credit. (The paper looks at the queue alone; a client that sends one request after another would gain nothing then.)
     """
 
     def __init__(self, tenants: Mapping[str, TenantLimits]) -> None:
@@ -67,11 +67,11 @@ class Fair(ByPriority):
     def rank(self, sequence: Sequence) -> Rank:
         return (self.served[sequence.request.tenant], *super().rank(sequence))
 
-    def arrived(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
+    def arrived(self, sequence: Sequence, others: Iterable[Sequence]) -> None:
         tenant = sequence.request.tenant
-        queued = {other.request.tenant for other in waiting}
-        if tenant not in queued:
-            floor = min((self.served[other] for other in queued), default=self._latest)
+        active = {other.request.tenant for other in others}
+        if tenant not in active:
+            floor = min((self.served[other] for other in active), default=self._latest)
             self.served[tenant] = max(self.served[tenant], floor)
 
     def admitted(self, sequence: Sequence) -> None:

@@ -36,7 +36,7 @@ class Scheduler:
         return max(0, len(self.waiting) + answers - places)
 
     def add(self, sequence: Sequence) -> None:
-        self.policy.arrived(sequence, self.waiting)
+        self.policy.arrived(sequence, (*self.waiting, *self.running))
         self.waiting.append(sequence)
 
     def admit(self) -> None:

@@ -30,8 +30,10 @@ class TritonPythonModel:
         try:
             options = Options(deserted=Part.from_json(read_texts(request, "parts")[0]).key)
             inputs = [int_tensor("input_ids", [0]), text_tensor("request", options.to_json(""))]
-            for _ in pb_utils.InferenceRequest(self._decode, [], inputs).exec(decoupled=True):
-                pass
+            call = pb_utils.InferenceRequest(model_name=self._decode, requested_output_names=["finish_reason"], inputs=inputs)
+            for response in call.exec(decoupled=True):
+                if response.has_error():
+                    raise RuntimeError(response.error().message())
         except Exception as error:  # the answer then costs as much as its deadline allows
             log_exception(error)
 
