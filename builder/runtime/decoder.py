@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from builder.runtime.drafter import Drafter
 from builder.runtime.runner import Runner
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
+from builder.runtime.step_costs import StepCosts
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class Verdict:
 
 
 class Decoder:
-    """Owns the two runners. EngineError when proposer, draft and target do not fit together."""
+    """Owns the two runners. `costs` fills with what their passes take.
+
+    EngineError when proposer, draft and target do not fit together.
+    """
 
     def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings) -> None:
         entry = proposers.entry(settings.proposer)
@@ -42,9 +47,12 @@ class Decoder:
             sizes = f"draft {draft.config.vocab_size}, target {target.config.vocab_size}"
             raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
         self._target = target
+        self.costs = StepCosts()
         self._proposer = entry.make()
         self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
-        self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens) if draft is not None else None
+        self._drafter: Drafter | None = None
+        if draft is not None:
+            self._drafter = Drafter(draft, self.costs, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens)
 
     def propose(self, limits: Items[tuple[Sequence, int]]) -> list[Draft]:
         """One draft per sequence, of at most its limit; the blocks for it are taken already."""
@@ -60,6 +68,7 @@ class Decoder:
         parts = [_group_rows(place, *group) for place, group in enumerate(groups)]
         parts += [_chunk_rows(len(groups) + place, *chunk) for place, chunk in enumerate(chunks)]
         rows, ends = ragged(parts, block_tables([sequence.blocks for sequence in sequences]))
+        began = time.perf_counter()
         hidden = self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers)
         wanted = list(range(ends[len(groups) - 1] if groups else 0))
         deciding = list(groups)
@@ -75,7 +84,9 @@ class Decoder:
             sequence.answer.tally.target_passes += 1
         if not wanted:
             return []
-        return _decide_all(self._target.head(hidden if len(wanted) == len(hidden) else hidden[wanted]), deciding)
+        logits = self._target.head(hidden if len(wanted) == len(hidden) else hidden[wanted])
+        self.costs.record("target", len(hidden), time.perf_counter() - began)
+        return _decide_all(logits, deciding)
 
 
 def _context(place: int, sequence: Sequence, limit: int) -> Context:
