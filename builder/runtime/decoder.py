@@ -16,7 +16,7 @@ from builder.decoding.sampling import distribution, greedy_ids, token_logprobs
 from builder.errors import EngineError
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.drafter import Drafter
-from builder.runtime.runner import Runner
+from builder.runtime.runner import GreedyRunner, Runner
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
 from builder.runtime.step_costs import StepCosts
@@ -47,6 +47,7 @@ class Decoder:
             sizes = f"draft {draft.config.vocab_size}, target {target.config.vocab_size}"
             raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
         self._target = target
+        self._greedy_target = target if isinstance(target, GreedyRunner) else None
         self.costs = StepCosts()
         self._proposer = entry.make()
         self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
@@ -84,9 +85,18 @@ class Decoder:
             sequence.answer.tally.target_passes += 1
         if not wanted:
             return []
-        logits = self._target.head(hidden if len(wanted) == len(hidden) else hidden[wanted])
-        self.costs.record("target", len(hidden), time.perf_counter() - began)
-        return _decide_all(logits, deciding)
+        hidden = hidden if len(wanted) == len(hidden) else hidden[wanted]
+        best, logits = self._judge(hidden, deciding)
+        self.costs.record("target", len(rows.token_ids), time.perf_counter() - began)
+        return _decide_all(best, logits, deciding)
+
+    def _judge(self, hidden: Tensor, deciding: Items[tuple[Sequence, Draft]]) -> tuple[list[int], Tensor | None]:
+        """The most probable token of each row, and the logits where a request needs more: 16 MB of them for 80 rows, which a runner
+        that finds the maximum as it goes never writes."""
+        if self._greedy_target is not None and all(_plain_greedy(sequence) for sequence, _ in deciding):
+            return self._greedy_target.greedy(hidden), None
+        logits = self._target.head(hidden)
+        return greedy_ids(logits) if any(sequence.request.sampling.greedy for sequence, _ in deciding) else [], logits
 
 
 def _context(place: int, sequence: Sequence, limit: int) -> Context:
@@ -104,23 +114,28 @@ def _chunk_rows(place: int, sequence: Sequence, count: int) -> tuple[int, int, l
     return place, start, sequence.token_ids[start : start + count]
 
 
-def _decide_all(logits: Tensor, groups: Items[tuple[Sequence, Draft]]) -> list[Verdict]:
-    """logits [rows, V], K+1 rows a group. One argmax serves every greedy row of the pass."""
-    best = greedy_ids(logits) if any(sequence.request.sampling.greedy for sequence, _ in groups) else []
+def _plain_greedy(sequence: Sequence) -> bool:
+    """Whether the most probable token is all that a request asks of the logits."""
+    sampling = sequence.request.sampling
+    return sampling.greedy and sampling.repetition_penalty == 1.0 and sampling.logprobs is None
+
+
+def _decide_all(best: list[int], logits: Tensor | None, groups: Items[tuple[Sequence, Draft]]) -> list[Verdict]:
+    """best [rows] and logits [rows, V], K+1 rows a group; logits None when all groups are plainly greedy."""
     verdicts = []
     row = 0
     for sequence, draft in groups:
         end = row + len(draft) + 1
-        verdicts.append(_decide(sequence, draft, logits[row:end], best[row:end]))
+        verdicts.append(_decide(sequence, draft, None if logits is None else logits[row:end], best[row:end]))
         row = end
     return verdicts
 
 
-def _decide(sequence: Sequence, draft: Draft, logits: Tensor, best: list[int]) -> Verdict:
+def _decide(sequence: Sequence, draft: Draft, logits: Tensor | None, best: list[int]) -> Verdict:
     """Accept, then take both caches back to what was verified: the row before each kept token is right, later ones are not."""
     params, history, drafted = sequence.request.sampling, sequence.token_ids, draft.token_ids
-    if params.greedy:
-        if params.repetition_penalty != 1.0:
+    if logits is None or params.greedy:
+        if logits is not None and params.repetition_penalty != 1.0:
             best = greedy_ids(logits, params.repetition_penalty, history, drafted)
         accepted, token = acceptance.verify_greedy(best, drafted)
     else:
@@ -129,7 +144,7 @@ def _decide(sequence: Sequence, draft: Draft, logits: Tensor, best: list[int]) -
         accepted, token = acceptance.verify(p, q, drafted, uniforms(sequence.seed, len(history), len(drafted) + 1))
     won = [*drafted[:accepted], token]
     asked = params.logprobs
-    logprobs = [] if asked is None else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
+    logprobs = [] if asked is None or logits is None else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
     sequence.num_computed += len(won)
     sequence.draft_computed = min(sequence.draft_computed, sequence.num_computed)
     return Verdict(sequence, won, logprobs, len(drafted), accepted)

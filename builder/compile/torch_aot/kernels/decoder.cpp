@@ -19,6 +19,23 @@ struct Range {
 };
 Range share(int count, int thread, int threads) { return {(int)((long)count * thread / threads), (int)((long)count * (thread + 1) / threads)}; }
 
+// The largest logit seen so far.
+struct Best {
+  float logit;
+  int token;
+
+  void see(const float* out, int n, int vocabulary, const float* bias) {
+    f32x16 a = f32x16::load(out), b = f32x16::load(out + 16);
+    if (bias) a = a + f32x16::load(bias + n), b = b + f32x16::load(bias + n + 16);
+    if (n + kUnit <= vocabulary && !(maximum(max(a, b)) > logit)) return;
+    float logits[kUnit];
+    a.store(logits);
+    b.store(logits + 16);
+    for (int i = 0; i < kUnit && n + i < vocabulary; i++)
+      if (logits[i] > logit) logit = logits[i], token = n + i;
+  }
+};
+
 class Pass final : public Decoder {
  public:
   Pass(const Model& model, Team& team, int max_seq_len) : m_(model), team_(team), own_(team.size()), scratch_(team.size()), next_(model.layers.size()) {
@@ -56,13 +73,26 @@ class Pass final : public Decoder {
     });
   }
 
-  int argmax(const float* logits, int count) const override {
-    f32x16 best = f32x16::all(-INFINITY);
-    int i = 0;
-    for (; i + 16 <= count; i += 16) best = max(best, f32x16::load(logits + i));
-    float top = maximum(best);
-    for (; i < count; i++) top = logits[i] > top ? logits[i] : top;
-    return (int)(std::find(logits, logits + count, top) - logits) % count;  // not found when a logit is NaN: 0
+  // Each thread keeps the best of its own units. Units come in ascending order, so that `>` leaves a tie to the lowest id. A NaN is
+  // never larger: a row of NaNs gives 0.
+  void greedy(const float* hidden, int rows, int vocabulary, int32_t* tokens) override {
+    reserve(rows);
+    best_.resize((size_t)team_.size() * rows);
+    team_.run([&](int t) {
+      const TileScope scope;
+      const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
+      Best* best = best_.data() + (size_t)t * rows;
+      std::fill_n(best, rows, Best{-INFINITY, vocabulary});
+      units(t, m_.head, x, rows, [&](int row, int n, const float* out) { best[row].see(out, n, vocabulary, m_.head.bias); });
+    });
+    for (int row = 0; row < rows; row++) {
+      Best top{-INFINITY, vocabulary};
+      for (int t = 0; t < team_.size(); t++) {
+        const Best& mine = best_[(size_t)t * rows + row];
+        if (mine.logit > top.logit) top = mine;
+      }
+      tokens[row] = top.token % vocabulary;
+    }
   }
 
  private:
@@ -204,6 +234,7 @@ class Pass final : public Decoder {
   Team& team_;
   std::vector<Activations> own_;  // one a thread
   Activations shared_;
+  std::vector<Best> best_;                       // [threads][rows]
   std::vector<Scratch> scratch_;                 // one a thread
   std::vector<Range> runs_;                      // of rows that attend together
   std::vector<std::atomic<int>> next_;           // task of each layer's attention to be taken next
