@@ -144,7 +144,11 @@ def _decide(sequence: Sequence, draft: Draft, logits: Tensor | None, best: list[
         accepted, token = acceptance.verify(p, q, drafted, uniforms(sequence.seed, len(history), len(drafted) + 1))
     won = [*drafted[:accepted], token]
     asked = params.logprobs
-    logprobs = [] if asked is None or logits is None else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
+    logprobs = (
+        []
+        if asked is None or logits is None
+        else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
+    )
     sequence.num_computed += len(won)
     sequence.draft_computed = min(sequence.draft_computed, sequence.num_computed)
     return Verdict(sequence, won, logprobs, len(drafted), accepted)
