@@ -130,7 +130,7 @@ def _load(setting: Setting, streams: Sequence[Stream]) -> Load:
 
 def _median(loads: Sequence[Load]) -> Load:
     def middle(name: str) -> float:
-        return statistics.median(getattr(load, name) for load in loads)
+        return float(statistics.median(getattr(load, name) for load in loads))
 
     names = ("tokens_per_second", "gap_p50", "gap_p99", "ttft_p50", "ttft_p95", "draft_tokens")
     return Load(loads[0].streams, loads[0].setting, *(middle(name) for name in names))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 
 from builder.bench.lab import Lab, Setting
 from builder.decoding.params import SamplingParams
@@ -38,7 +38,7 @@ class Stream:
     def gaps(self) -> list[float]:
         """Seconds between chunks: what a reader waits. A round of speculation brings several tokens in one chunk."""
         times = [at for at, _ in self.arrivals]
-        return [after - before for before, after in zip(times, times[1:], strict=False)]
+        return [after - before for before, after in pairwise(times)]
 
 
 def open_loop(lab: Lab, setting: Setting, streams: int, *, prefix_caching: bool = False) -> Engine:
