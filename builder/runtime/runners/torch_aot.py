@@ -88,6 +88,10 @@ class TorchAotRunner:
         drafted: torch.Tensor = self._decoder.continue_greedily(rows.token_ids, rows.positions, rows.sequence, rows.block_tables, lengths)
         return drafted
 
+    def greedy(self, hidden: torch.Tensor) -> list[int]:
+        tokens: list[int] = self._decoder.greedy(hidden, self.config.vocab_size).tolist()
+        return tokens
+
     def products(self, rows: int) -> None:
         """Every matrix product of a pass over dummy rows and nothing else: the limit that `bench` compares a step with."""
         self._decoder.products(rows)
