@@ -15,8 +15,8 @@ from builder.align.student import View, decode, head, normed
 from builder.align.teacher import Batch, Teacher, collate
 from builder.weights.config import ModelConfig
 
-ROWS = 1024  # positions of a step: enough that making all weights costs less than the products
-PORTION = 256  # positions run at once: what lies between products stays in cache, and the clock is looked at after each
+ROWS = 512  # positions of a step: more would mean fewer steps, fewer that making the weights costs more than the products
+PORTION = 512  # positions run at once (in portions of 256 the same rows take half as long again); the clock is looked at after each
 LEARNING_RATE = 4e-3  # of relative changes: a scale moves by about this share a step at first
 _WARM_UP = 5  # steps
 _CLIP = 1.0
