@@ -22,7 +22,8 @@ class RmsNorm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         scale = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / x.shape[-1] + eps).rsqrt()
         ctx.save_for_backward(x, weight, scale)
-        return (x * scale).mul_(weight).to(dtype)
+        y: Tensor = (x * scale).mul_(weight).to(dtype)
+        return y
 
     @staticmethod
     @once_differentiable
@@ -36,7 +37,7 @@ class RmsNorm(torch.autograd.Function):
 
 
 class Rotate(torch.autograd.Function):
-    """Rotary embedding (Su et al. 2021), halves in Hugging Face's order: x [..., dim], cos and sin [..., dim / 2] broadcast to its halves."""
+    """Rotary embedding (Su et al. 2021), halves in Hugging Face's order. x [..., dim]; cos and sin [..., dim / 2]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -50,12 +50,14 @@ def unpack_scales(packed: Tensor) -> Tensor:
 
 def turns_apart(fused: Tensor) -> Tensor:
     """Rows of a gate_up matrix, 16 gate and 16 up in turn -> all gate rows, then all up rows: a product's halves are then views."""
-    return fused.unflatten(0, (-1, 2, TILE)).transpose(0, 1).flatten(0, 2)
+    apart: Tensor = fused.unflatten(0, (-1, 2, TILE)).transpose(0, 1).flatten(0, 2)
+    return apart
 
 
 def turns_together(parts: Tensor) -> Tensor:
     """The inverse of turns_apart."""
-    return parts.unflatten(0, (2, -1, TILE)).transpose(0, 1).flatten(0, 2)
+    together: Tensor = parts.unflatten(0, (2, -1, TILE)).transpose(0, 1).flatten(0, 2)
+    return together
 
 
 class Fixed:

@@ -107,7 +107,8 @@ def _attention(
         q, k = turning.split((heads, kv_heads), dim=-2)
         q, k = (_norm(weights, config, f"{layer}.{name}_norm", t.float()) for name, t in (("query", q), ("key", k)))
         turning = torch.cat([q, k], dim=-2)
-    q, k = Rotate.apply(turning, *rotation).split((heads, kv_heads), dim=-2)
+    turned: Tensor = Rotate.apply(turning, *rotation)  # type: ignore[no-untyped-call]
+    q, k = turned.split((heads, kv_heads), dim=-2)
     keys, values = (k, v) if given is None else (torch.cat([given[0], k], dim=1), torch.cat([given[1], v], dim=1))
     group = heads // kv_heads
     q = (q * dim**-0.5).view(batch, rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(batch * kv_heads, group * rows, dim)
@@ -128,7 +129,7 @@ def _linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 def _norm(weights: Weights, config: ModelConfig, name: str, x: Tensor) -> Tensor:
     """COMPUTE; every model has the norms asked for."""
-    normed: Tensor = RmsNorm.apply(x, weights.vector(name), config.rms_norm_eps, COMPUTE)
+    normed: Tensor = RmsNorm.apply(x, weights.vector(name), config.rms_norm_eps, COMPUTE)  # type: ignore[no-untyped-call]
     return normed
 
 

@@ -86,7 +86,7 @@ class Training:
             view = View.rounds(batch.first, rows, batch.given[0][0].shape[1], self._round_length, offset, window)
         hidden, _ = decode(self.draft, self._config, self._embedding[batch.ids], batch.first, view, batch.given)
         x = normed(self.draft, self._config, hidden[batch.taught])
-        total: Tensor = Imitation.apply(x, head(self.draft, self._config), batch.likely, batch.probabilities)
+        total: Tensor = Imitation.apply(x, head(self.draft, self._config), batch.likely, batch.probabilities)  # type: ignore[no-untyped-call]
         return total / len(x)
 
     def _step(self, samples: Sequence[Sample], over: Callable[[], bool] = lambda: False) -> float:
@@ -96,7 +96,7 @@ class Training:
         for portion in _portions(samples, PORTION):
             batch = collate(self._teacher.lessons(portion), shared=self._shared)
             loss = self.loss(batch, offset=self.steps % self._round_length) * len(batch.likely)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's own annotation is missing
+            loss.backward()
             rows += len(batch.likely)
             total += float(loss.detach())
             if over():
