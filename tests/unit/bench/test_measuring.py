@@ -142,7 +142,7 @@ def test_the_first_difference_is_kept_with_its_place() -> None:
     identity.check("a", Setting(4, "ngram"), [1, 2])
     found = identity.to_json()
     assert found["fraction"] == 0.5
-    assert found["first_difference"] == {"prompt": "a", "method": "ngram", "k": 3, "batch": 12, "position": 1}
+    assert found["first_difference"] == {"prompt": "a", "method": "ngram", "k": 3, "batch": 8, "position": 1}
 
 
 def test_a_result_counts_rounds_and_positions() -> None:
