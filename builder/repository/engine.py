@@ -7,6 +7,7 @@ from pathlib import Path
 
 from builder.compile.torch_aot.library import LIBRARY
 from builder.errors import EngineError
+from builder.plan.placement import placed
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
@@ -50,21 +51,27 @@ def open_engine(folder: Path, spec: PipelineSpec, *, observer: Observer | None =
 
 def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
     """Load the runners of a version folder and allocate their caches. EngineError when they cannot run on this machine."""
-    target, draft = open_runners(folder, spec)
-    shared = draft is not None and spec.draft is not None and spec.draft.from_target
-    settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
+    with placed(spec.engine).memory():  # pages lie in the node of the core that first writes them
+        target, draft = open_runners(folder, spec)
+        shared = draft is not None and spec.draft is not None and spec.draft.from_target
+        settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
     tokenizer = folder / TOKENIZER_FOLDER
     return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer))
 
 
 def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, TorchAotRunner | None]:
     """Target and draft, without caches. The draft is None when the version has none."""
+    options = spec.engine
+    threads = placed(options)
 
     def load(name: str) -> TorchAotRunner:
-        library = folder / KERNELS / LIBRARY
-        options = spec.engine
         return load_runner(
-            folder / name, library, max_seq_len=options.max_seq_len, threads=options.threads, instruction_set=options.instruction_set
+            folder / name,
+            folder / KERNELS / LIBRARY,
+            max_seq_len=options.max_seq_len,
+            threads=threads.count,
+            cpus=threads.cpus,
+            instruction_set=options.instruction_set,
         )
 
     target = load(TARGET)

@@ -60,8 +60,8 @@ at::Tensor huge_pages(int64_t bytes) {
 
 class TorchDecoder : public torch::CustomClassHolder {
  public:
-  TorchDecoder(Sizes sizes, double eps, Tensors tensors, std::string instruction_set, int64_t threads)
-      : tensors_(std::move(tensors)), sizes_(std::move(sizes)), team_(Team::of_size((int)threads)) {
+  TorchDecoder(Sizes sizes, double eps, Tensors tensors, std::string instruction_set, int64_t threads, std::vector<int64_t> cpus)
+      : tensors_(std::move(tensors)), sizes_(std::move(sizes)), team_(Team::of_size((int)threads, std::vector<int>(cpus.begin(), cpus.end()))) {
     model_.hidden = size("hidden_size");
     model_.intermediate = size("intermediate_size");
     model_.heads = size("num_heads");
@@ -73,6 +73,10 @@ class TorchDecoder : public torch::CustomClassHolder {
     for (int i = 0; i < size("num_layers"); i++) model_.layers.push_back(layer("layers." + std::to_string(i) + "."));
     model_.final_norm = floats("norm");
     model_.head = matrix("head", model_.hidden);
+    if (tensors_.contains("vocabulary")) {
+      vocabulary_ = tensor("vocabulary");
+      TORCH_CHECK(vocabulary_.scalar_type() == at::kInt && vocabulary_.dim() == 1 && vocabulary_.numel() <= model_.head.n, "vocabulary must be int32, one id a row of the head");
+    }
     decoder_.reset(make(instruction_set));
   }
 
@@ -124,7 +128,8 @@ class TorchDecoder : public torch::CustomClassHolder {
   // 0.6 ms a step on code that the last pass has driven out of the caches.
   at::Tensor continue_greedily(const at::Tensor& token, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table,
                                const at::Tensor& length) {
-    const int rows = (int)token.numel(), vocabulary = (int)embedding_.size(0);
+    const int rows = (int)token.numel(), scored = (int)(vocabulary_.defined() ? vocabulary_.numel() : embedding_.size(0));
+    const int32_t* ids = vocabulary_.defined() ? vocabulary_.data_ptr<int32_t>() : nullptr;
     const int32_t* lengths = ints(length, rows);
     const int longest = rows ? *std::max_element(lengths, lengths + rows) : 0;
     at::Tensor drafted = at::full({rows, longest}, -1, token.options());
@@ -145,8 +150,8 @@ class TorchDecoder : public torch::CustomClassHolder {
       for (int i = 0; i < count; i++) embed(last[row[i]], hidden_.data() + (size_t)i * model_.hidden);
       decoder_->layers(hidden_.data(), batch, cache_, 0, (int)model_.layers.size());
       best_.resize(count);
-      decoder_->greedy(hidden_.data(), count, vocabulary, best_.data());
-      for (int i = 0; i < count; i++) last[row[i]] = out[(size_t)row[i] * longest + step] = best_[i];
+      decoder_->greedy(hidden_.data(), count, scored, best_.data());
+      for (int i = 0; i < count; i++) last[row[i]] = out[(size_t)row[i] * longest + step] = ids ? ids[best_[i]] : best_[i];
     }
     return drafted;
   }
@@ -262,6 +267,7 @@ class TorchDecoder : public torch::CustomClassHolder {
   Model model_;
   Cache cache_;
   at::Tensor key_, value_, embedding_;
+  at::Tensor vocabulary_;  // token of each row of the head, when it does not score all
   std::vector<float> hidden_;
   std::vector<int32_t> best_;
   std::string chosen_;
@@ -274,7 +280,7 @@ TORCH_LIBRARY(tandem, m) {
   m.def("huge_pages(int bytes) -> Tensor", huge_pages);
   m.def("instruction_sets() -> str[]", [] { return supported(); });
   m.class_<TorchDecoder>("Decoder")
-      .def(torch::init<Sizes, double, Tensors, std::string, int64_t>())
+      .def(torch::init<Sizes, double, Tensors, std::string, int64_t, std::vector<int64_t>>())
       .def("set_cache", &TorchDecoder::set_cache)
       .def("set_embedding", &TorchDecoder::set_embedding)
       .def("layers", &TorchDecoder::layers)
