@@ -28,11 +28,13 @@ class Metrics:
 
     def value(self, metric: Metric, **labels: str) -> float:
         """Sum of the series with these labels. ServeError when the server does not answer."""
+        # the parser gives every counter the suffix that OpenMetrics wants; Triton prints none
         total = 0.0
         for family in text_string_to_metric_families(self._text()):
             for sample in family.samples:
                 found = sample.labels
-                if sample.name == metric.name and found.get("model") == self.pipeline and labels.items() <= found.items():
+                wanted = {"model": self.pipeline, **labels}
+                if sample.name.removesuffix("_total") == metric.name and wanted.items() <= found.items():
                     total += sample.value
         return total
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 PRIOR = 0.7  # chance of the first position before anything was seen: worth trying
 PRIOR_WEIGHT = 2.0  # rounds that the prior counts for
 NEIGHBOUR_WEIGHT = 8.0  # rounds that the position before counts for, where a position has few of its own
+RECENT = 16  # rounds of the short memory that notices a jump
+JUMP = 3.0  # standard errors between the short memory and the long one that are no chance any more
+LEAST_JUMP = 0.05  # and so much at least: a draft that was always right has no error to speak of
 
 
 class AcceptanceWindow:
-    """Counts of the latest rounds; each new round takes 1/memory of the weight of all earlier ones.
+    """Counts of the latest rounds; each new round takes 1/memory of the weight of all earlier ones. When the latest rounds differ from
+    them beyond chance (the text, the draft or the traffic is another now) the earlier ones lose most of their weight at once.
 
     A position counts as judged when it was on offer and every earlier one was kept. A proposer that had nothing to offer, or
     stopped early, has lost the position: what it would have won is not won.
@@ -20,6 +26,8 @@ class AcceptanceWindow:
         self._kept = [0.0] * positions
         self._offered = 0.0
         self._drafted = 0.0
+        self._recent_judged = 0.0
+        self._recent_kept = 0.0
         self.rounds = 0.0  # weight
 
     def add(self, offered: int, drafted: int, accepted: int) -> None:
@@ -28,12 +36,17 @@ class AcceptanceWindow:
         for place in range(len(self._judged)):
             self._judged[place] *= keep
             self._kept[place] *= keep
-        for place in range(min(offered, accepted + 1, len(self._judged))):
+        judged = min(offered, accepted + 1, len(self._judged))
+        for place in range(judged):
             self._judged[place] += 1
             self._kept[place] += accepted > place
+        self._recent_judged += judged - self._recent_judged / RECENT
+        self._recent_kept += min(accepted, judged) - self._recent_kept / RECENT
         self._offered = self._offered * keep + offered
         self._drafted = self._drafted * keep + drafted
         self.rounds = self.rounds * keep + 1
+        if self.rounds > 2 * RECENT and self._has_jumped():
+            self.fade(RECENT / 2)
 
     def fade(self, rounds: float) -> None:
         """Let what was seen so far weigh as much as `rounds` rounds at most: a probe asks about now."""
@@ -43,6 +56,11 @@ class AcceptanceWindow:
         self._offered *= share
         self._drafted *= share
         self.rounds *= share
+
+    def _has_jumped(self) -> bool:
+        share, recent = self.kept / self.judged, self._recent_kept / self._recent_judged
+        error = math.sqrt(share * (1 - share) / self._recent_judged)
+        return abs(recent - share) > max(JUMP * error, LEAST_JUMP)
 
     @property
     def judged(self) -> float:

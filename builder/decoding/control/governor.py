@@ -13,7 +13,7 @@ from builder.decoding.control.state import Reason, State, Transition
 from builder.decoding.control.tenants import Scope, Tenants
 
 PIPELINE = "pipeline"
-FIRST_PLAIN = 8  # rounds before the first plain step: without one there is nothing to compare with
+FIRST_PLAIN = 4  # rounds before the first plain step: without one there is nothing to compare with
 PLAIN_STEPS = 2  # plain steps in a row: the first finds caches full of the draft's weights
 NEAR = 64  # tokens of backlog that a probe may catch up on
 
@@ -110,6 +110,7 @@ class Governor:
         self._until_plain -= 1
         if self._until_plain < -PLAIN_STEPS:
             self._until_plain = self.settings.plain_every
+            self._undecided = self.settings.decide_every  # the next step knows what plain costs now
         return self._until_plain < 0
 
     def _given(self, members: Sequence[Member], scopes: Sequence[Scope]) -> list[int]:

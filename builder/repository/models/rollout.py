@@ -10,7 +10,7 @@ SPECULATION, CONTROL = "speculation", "control"  # the two arms
 
 
 def arm(spec: Speculation, request_id: str, tenant: str) -> str:
-    """"" without a rollout. The same id (or tenant) is on the same side on every replica and after every restart."""
+    """ "" without a rollout. The same id (or tenant) is on the same side on every replica and after every restart."""
     if spec.rollout == 100:
         return ""
     key = tenant if spec.rollout_by == "tenant" else request_id
