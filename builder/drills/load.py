@@ -89,7 +89,8 @@ class Load:
     def _ask(self, prompt: str) -> Asked:
         begun = time.monotonic()
         first: float | None = None
-        tokens, stats = 0, {}
+        tokens = 0
+        stats: dict[str, Any] = {}
         try:
             for chunk in client.generate(self.url, self.pipeline, prompt=prompt, parameters=dict(self.parameters), timeout=60):
                 first = first or time.monotonic()

@@ -54,12 +54,12 @@ def simulate(
     batch: Callable[[float], int] = lambda _: 1,
     members: Sequence[Member] = (Member(SamplingClass.GREEDY, "other"),),
     machine: Machine = Machine(),
-    settings: ControlSettings = ControlSettings(),
+    settings: ControlSettings | None = None,
     seed: int = 0,
 ) -> Run:
     """Decode for so long with the governor, or always with K = `fixed`. `batch(t)` sequences of each member run at time t."""
     dice, costs, run = random.Random(seed), StepCosts(), Run()
-    governor = Governor(settings, costs)
+    governor = Governor(settings or ControlSettings(), costs)
     now = 0.0
     while now < seconds:
         running = [member for member in members for _ in range(batch(now))]
