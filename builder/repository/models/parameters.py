@@ -30,6 +30,7 @@ class Options:
     stream: bool = False
     messages: str | None = None
     cancel: str | None = None
+    id: str | None = None  # of a client whose endpoint carries none beside the parameters, as HTTP `generate`
 
     def to_json(self, request_id: str) -> str:
         """The `request` tensor between tokenize and decode."""
@@ -57,7 +58,7 @@ def read_options(parameters: Mapping[str, Any], spec: PipelineSpec) -> Options:
     if max_tokens > longest:
         raise _out_of_range("max_tokens", max_tokens, f"a whole number from 1 to {longest}")
     tenant = spec.chargeback.label(str(read.pop("tenant", header or "")))
-    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "speculation") if name in read}
+    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "id", "speculation") if name in read}
     return Options(sampling=SamplingParams(**read), tenant=tenant, **others)
 
 
@@ -145,4 +146,5 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "stream": _boolean,
     "messages": _text,
     "cancel": _text,
+    "id": _text,
 }
