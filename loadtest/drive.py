@@ -28,8 +28,9 @@ from builder.serve.ports import free_ports
 from loadtest.live import LiveMetrics
 from loadtest.plan import Plan
 from loadtest.sample import Sample, write
+from loadtest.shift import Shift
 from loadtest.timetable import Block, stage_times
-from loadtest.users import Shift, TandemUser
+from loadtest.users import TandemUser
 
 LOOPBACK = "127.0.0.1"
 DRAIN_SECONDS = 120.0  # for answers under way at a block's end
