@@ -45,6 +45,7 @@ class Driver:
         self._plan = plan
         self._samples = samples
         self._live = LiveMetrics()
+        self._workers: list[subprocess.Popen[bytes]] = []
         if plan.live_port:
             self._live.serve(plan.live_port)
         self.environment = environment()
@@ -70,6 +71,8 @@ class Driver:
             gevent.sleep(end - start)
         self._live.users(0)
         runner.stop()
+        if any(worker.poll() is not None for worker in self._workers):
+            raise RuntimeError(f"a worker of Locust ended in block {block.number}: what it measured is lost")
 
     def _take(self, samples: list[Sample]) -> None:
         write(samples, self._samples)
@@ -88,14 +91,14 @@ class Driver:
         port = free_ports(LOOPBACK)["http"]
         runner = self.environment.create_master_runner(LOOPBACK, port)
         self.environment.events.worker_report.add_listener(self._take_report)
-        workers = [start_worker(LOOPBACK, port) for _ in range(self._plan.workers)]
+        self._workers = [start_worker(LOOPBACK, port) for _ in range(self._plan.workers)]
         try:
             with gevent.Timeout(CONNECT_SECONDS, RuntimeError("not all workers of Locust came up")):
                 while len(runner.clients.ready) < self._plan.workers:
                     gevent.sleep(0.1)
             yield runner
         finally:
-            for worker in workers:
+            for worker in self._workers:
                 worker.terminate()
                 worker.wait()
 
