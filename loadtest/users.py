@@ -42,7 +42,7 @@ class TandemUser(User):
         for client in itertools.chain.from_iterable(clients.values() for clients in self._idle):
             client.close()
 
-    def wait_time(self) -> float:  # type: ignore[override]  # Locust assigns functions here
+    def wait_time(self) -> float:
         pause, self._pause = self._pause, 0.0
         return pause
 
