@@ -57,7 +57,7 @@ class TandemUser(User):
         """Wait until the next request is due, and start it whatever became of those before."""
         due = next(self._due, None)
         self._pause = UNTIL_STOPPED if due is None else max(0.0, self._shift.zero + due - time.monotonic())
-        self.wait()  # Locust may end a user only here
+        self.wait()  # type: ignore[no-untyped-call]  # Locust may end a user only here
         key = self._shift.next_key()
         self._flying.add(gevent.spawn(self._ask, self._shift.draw(key), due))
 
