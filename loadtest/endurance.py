@@ -29,7 +29,7 @@ from loadtest.timetable import SERVED, Block
 from loadtest.workload import load_workload
 
 MOST_GROWTH = 0.03  # of resident memory after the warm-up
-WARM_UP_SHARE = 0.1  # of the time; allocators and caches grow to their size in it
+WARM_UP_SHARE = 0.1  # of the time; the KV pool takes memory as its blocks are first used, so it is repeated until all were
 REST_SECONDS = 60.0  # within which the server must be at rest after the last client
 OVERTIME = 180.0  # seconds a client process may take beyond its time before it counts as hung
 
@@ -43,6 +43,7 @@ class SoakOptions:
     checked: float = 0.05  # share of the whole greedy answers that are asked again, alone
     seed: int = 0
     raw: bool = False
+    warm_ups: int = 5  # most of them; those after the first come on top of `minutes`
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class SoakReport:
             Finding(
                 "memory",
                 rise is not None and abs(rise) <= MOST_GROWTH,
-                f"{100 * (rise or 0):+.2f} % resident, last quarter over first, {len(self.readings)} readings",
+                f"{100 * (rise or 0):+.2f} % resident, last quarter over first, {len(self.readings)} readings"
+                + (f"; the pool still grew, {before.free} of its blocks were unused at the start" if before.free else ""),
             ),
             Finding("identity", self.checked > 0 and not self.different, f"{len(self.different)} of {self.checked} answers differ"),
             Finding("refusals", unrefused == 0, f"{unrefused} malformed requests were answered"),
@@ -120,10 +122,14 @@ def run_soak(
         process = stub_process(server, ModelNames.of(name).decode)
         if process is None:
             raise ServeError("the process that decodes cannot be found in /proc", where=name, mend="Run the soak as the server's user")
-        warm_up, *legs = plans(target, options)
-        on_progress("warm-up")
-        hung = not _run_leg(warm_up, folder, kill=False)
-        before, _ = wait_for_rest(metrics, REST_SECONDS)
+        warm_ups, legs = plans(target, options)
+        hung = False
+        for plan in warm_ups:
+            on_progress(f"warm-up, {plan.blocks[0].seconds:.0f} s")
+            hung |= not _run_leg(plan, folder, kill=False)
+            before, _ = wait_for_rest(metrics, REST_SECONDS)
+            if before.free == 0:
+                break
         with MemoryWatch(process) as watch:
             for number, plan in enumerate(legs, 1):
                 kill = number < len(legs)
@@ -135,12 +141,12 @@ def run_soak(
         samples = tuple(read(folder / "samples.jsonl"))
         on_progress("asking a sample again, alone")
         chosen = _choose(samples, options)
-        different = _ask_again(chosen, (warm_up, *legs), target)
+        different = _ask_again(chosen, (*warm_ups, *legs), target)
     return SoakReport(samples, before, after, waited, tuple(watch.readings), len(legs) - 1, hung, len(chosen), tuple(different))
 
 
-def plans(target: Target, options: SoakOptions) -> list[Plan]:
-    """The warm-up, then a part for each kill and one more. Block numbers tell a sample's part; so do the seeds, and with them the keys."""
+def plans(target: Target, options: SoakOptions) -> tuple[list[Plan], list[Plan]]:
+    """The warm-ups, then a part for each kill and one more. A plan's place in both is its block's number, and with the seed its keys."""
     workload = load_workload(options.workload)
     if workload.temperature or workload.turns > 1:
         raise SpecError(
@@ -148,11 +154,12 @@ def plans(target: Target, options: SoakOptions) -> list[Plan]:
         )
     whole = options.minutes * 60
     parts = options.kills + 1
-    lengths = [whole * WARM_UP_SHARE, *[whole * (1 - WARM_UP_SHARE) / parts] * parts]
-    return [
-        Plan(workload, target, options.users, (Block(number, SERVED, seconds, number),), seed=options.seed + number, rate=workload.rate)
+    lengths = [whole * WARM_UP_SHARE] * options.warm_ups + [whole * (1 - WARM_UP_SHARE) / parts] * parts
+    made = [
+        Plan(workload, target, options.users, (Block(number, SERVED, seconds, number),), seed=options.seed, rate=workload.rate)
         for number, seconds in enumerate(lengths)
     ]
+    return made[: options.warm_ups], made[options.warm_ups :]
 
 
 def _run_leg(plan: Plan, folder: Path, kill: bool) -> bool:

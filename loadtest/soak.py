@@ -18,7 +18,12 @@ REPORTS = Path("reports")
 
 def soak(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml; build it first.")],
-    minutes: Annotated[float, typer.Option(min=0.1, max=10_000, help="Length, the warm-up of a tenth included.")] = 20.0,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=10_000, help="Length, a first warm-up of a tenth included; more warm-ups, until the KV pool is full, come on top."
+        ),
+    ] = 20.0,
     users: Annotated[int, typer.Option(min=1, max=1000, help="Users at once.")] = 8,
     kills: Annotated[int, typer.Option(min=0, max=100, help="How often the client process is killed.")] = 2,
     workload: Annotated[str, typer.Option(help="Name or path of a greedy workload without conversations.")] = "soak",

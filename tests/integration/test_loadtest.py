@@ -94,7 +94,7 @@ def test_a_short_soak_leaves_no_trace(loaded: LoadedPipeline, built_repository: 
     file = tmp_path / "workload.yaml"
     faults = {"cancel": 0.1, "disconnect": 0.1, "malformed": 0.05}
     file.write_text(yaml.safe_dump({**WORKLOAD, "max_tokens": {"min": 1, "max": 60}, "faults": faults}))
-    asked = SoakOptions(str(file), users=4, minutes=15 / 60, kills=2, raw=True)
+    asked = SoakOptions(str(file), users=4, minutes=12 / 60, kills=2, raw=True, warm_ups=1)
     made = run_soak(loaded, built_repository, asked, tmp_path / "soak")
     assert made.before.blocks > 0
     found = {finding.name: finding.passed for finding in made.findings if finding.name != "memory"}  # seconds settle nothing there
