@@ -21,7 +21,7 @@ PLAN = Plan(WORKLOAD, Target("h:1", "h:2", "tiny"), users=2, blocks=tuple(blocks
 SAMPLES = (
     sample(block=1, arm=PLAIN, rounds=0, drafted=0, accepted=0),
     sample(block=2, arm=SPECULATIVE, last=1.7),
-    sample(block=2, arm=SPECULATIVE, outcome="failed", error="<b>gone</b>", known=False),
+    sample(block=2, arm=SPECULATIVE, outcome="failed", error="<b>gone</b>", known=False, tokens=0),
 )
 REPORT = Report("tiny", "chat", PLAN, SAMPLES, Slo(), lambda name: name, NOON, NOON)
 
