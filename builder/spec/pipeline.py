@@ -10,6 +10,8 @@ from builder.spec.chargeback import Chargeback
 from builder.spec.draft import Draft
 from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
+from builder.spec.quality import Quality
+from builder.spec.rollout import Rollout
 from builder.spec.section import Section, conflict
 from builder.spec.serving import Serving
 from builder.spec.speculation import Speculation
@@ -33,6 +35,8 @@ class PipelineSpec(Section):
     speculation: Speculation = Field(default_factory=Speculation, description="Who proposes tokens, and how many.")
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
+    quality: Quality = Field(default_factory=Quality, description="What a version has to show before it goes live.")
+    rollout: Rollout = Field(default_factory=Rollout, description="How versions follow each other.")
     chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
 
     @model_validator(mode="after")
