@@ -113,9 +113,7 @@ def grade(subject: Subject, cases: Sequence[Case], replies: Sequence[Reply], kno
             continue
         text = subject.text(tokens)
         nll = mean_nll(subject, fitting(subject, case)[0], tokens)
-        graded.append(
-            Graded(tokens, text, grading.passes(case.check, text), grading.declines(text), grading.repetition(tokens), nll)
-        )
+        graded.append(Graded(tokens, text, grading.passes(case.check, text), grading.declines(text), grading.repetition(tokens), nll))
     return tuple(graded)
 
 

@@ -10,9 +10,9 @@ from builder.quality.cases import Check
 
 # How answers decline. Only the beginning counts: later, the same words may mean something else.
 _DECLINES = re.compile(
-    r"\b(i['’]?m sorry|i am sorry|sorry, (but )?i|i (can ?not|can['’]?t|won['’]?t|will not|am (not able|unable)|['’]?m (not able|unable))|"
-    r"(can ?not|can['’]t|unable to) (help|assist|provide|support|comply|do that)|i must decline|i refuse|not (legal|ethical|appropriate)|"
-    r"(it is|it['’]s|that is|that['’]s|this is) (illegal|against the law|wrong to))",
+    r"\b(i'?m sorry|i am sorry|sorry, (but )?i|i (can ?not|can'?t|won'?t|will not|am (not able|unable)|'?m (not able|unable))|"
+    r"(can ?not|can't|unable to) (help|assist|provide|support|comply|do that)|i must decline|i refuse|not (legal|ethical|appropriate)|"
+    r"(it is|it's|that is|that's|this is) (illegal|against the law|wrong to))",
     re.IGNORECASE,
 )
 _BEGINNING = 240  # characters
@@ -31,7 +31,7 @@ def passes(check: Check, answer: str) -> bool:
 
 
 def declines(answer: str) -> bool:
-    return _DECLINES.search(answer[:_BEGINNING]) is not None
+    return _DECLINES.search(answer[:_BEGINNING].replace("\u2019", "'")) is not None  # the typographic apostrophe
 
 
 def repetition(token_ids: Sequence[int], length: int = 4) -> float:

@@ -24,7 +24,7 @@ from builder.quality.votes import Votes
 from builder.repository.manifest import now
 from builder.spec.pipeline import PipelineSpec
 
-QUICK_SAMPLES, FULL_SAMPLES = 320, 2000  # requests an arm, context and sampling; the control needs enough of them to be caught
+QUICK_SAMPLES, FULL_SAMPLES = 300, 2000  # requests an arm, context and sampling; the control needs enough of them to be caught
 QUICK_CONTEXTS, FULL_CONTEXTS = 1, 3
 
 
@@ -69,7 +69,7 @@ def verify(wanted: Verification, progress: Progress | None = None) -> Report:
     distribution = _distribution(subject, cases, plain, wanted.quick, limits.significance, progress)
     drift = measure_drift(plain, optimised)
     against = compare_with(wanted.live, cases, optimised) if wanted.live else None
-    change = paired_bootstrap(*([float(answer.success) for answer in arm.answers] for arm in (plain, optimised)))
+    change = paired_bootstrap([float(answer.success) for answer in plain.answers], [float(answer.success) for answer in optimised.answers])
     return Report(
         pipeline=spec.metadata.name,
         version=wanted.version,

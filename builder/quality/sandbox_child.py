@@ -14,11 +14,11 @@ import resource
 import sys
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
-FORBIDDEN = (
-    "socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "os.remove", "os.rename",
-    "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate", "os.putenv", "shutil.", "ctypes.", "import_ctypes",
-    "mmap.", "signal.", "resource.", "sys._getframe", "sys.settrace", "sys.setprofile", "gc.", "pty.", "fcntl.", "winreg.", "urllib.", "http.",
-)  # fmt: skip
+FORBIDDEN = (  # beginnings of audit events
+    *("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.kill", "pty.", "signal."),
+    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate", "shutil."),
+    *("ctypes.", "mmap.", "resource.", "fcntl.", "urllib.", "http."),
+)
 
 
 def main() -> None:

@@ -78,7 +78,8 @@ def _pooled(a: Mapping[int, int], b: Mapping[int, int]) -> NDArray[np.int64]:
     """[2, cells]: a column for each token that both rows expect often enough, and one for all others together."""
     left, right = sum(a.values()), sum(b.values())
     smaller = min(left, right) / max(1, left + right)
-    columns, rest = [], [0, 0]
+    columns: list[tuple[int, int]] = []
+    rest = [0, 0]
     for token in sorted({*a, *b}):
         pair = a.get(token, 0), b.get(token, 0)
         if sum(pair) * smaller >= SMALLEST_EXPECTED:
@@ -86,6 +87,6 @@ def _pooled(a: Mapping[int, int], b: Mapping[int, int]) -> NDArray[np.int64]:
         else:
             rest[0] += pair[0]
             rest[1] += pair[1]
-    if sum(rest) * smaller >= SMALLEST_EXPECTED or (not columns and sum(rest)):
+    if sum(rest) * smaller >= SMALLEST_EXPECTED or (not columns and any(rest)):
         columns.append((rest[0], rest[1]))
     return np.array(columns, dtype=np.int64).reshape(-1, 2).T
