@@ -149,7 +149,7 @@ def build_pipeline(
             release = replace(release, results={"alignment": read_result(release.engines[DRAFT])})
         check = _check(pipeline, repository, progress, verify=verify)
         everywhere = [*servers, *running_servers(repository, release.pipeline)]
-        version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.rollout.keep)
+        version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.versions.keep)
     live = resume(version, [*servers, *running_servers(repository, release.pipeline)]) if cached else version.number
     described = _describe(version, recipes)
     return BuildResult(release.pipeline, version.number, cached, clock() - started, described, version.manifest.results, live)

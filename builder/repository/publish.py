@@ -21,7 +21,7 @@ from builder.repository.rollback import LOCK_WAIT
 from builder.repository.version_history import PUBLISH, history, was_live
 from builder.repository.versions import Version, highest_number, remove, remove_staging, staging_folder, versions
 
-KEEP = 5  # versions, as rollout.keep says unless told otherwise
+KEEP = 5  # versions, as versions.keep says unless told otherwise
 
 
 @dataclass(frozen=True)

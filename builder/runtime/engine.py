@@ -19,6 +19,7 @@ from builder.runtime.runner import Runner
 from builder.runtime.scheduler import Scheduler
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
+from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
@@ -101,6 +102,12 @@ class Engine:
         """
         with self._changed:
             self._scheduler.switches = switches
+            self._scheduler.control.allow(time.monotonic(), switches.speculation)
+
+    def control_report(self) -> ControlReport:
+        """State of the draft-length control, and its transitions since the report before."""
+        with self._changed:
+            return self._scheduler.control.report()
 
     @torch.inference_mode()
     def step(self) -> bool:
@@ -153,18 +160,29 @@ class Engine:
             self._drop_cancelled()
             scheduler.admit()
             scheduler.make_room()
-            limits = scheduler.draft_limits()
+            began = time.monotonic()
+            limits = scheduler.draft_limits(began)
         if not scheduler.running:
             return
+        control, caught_up = scheduler.control, scheduler.control.is_caught_up(limits)
+        began_drafting = time.monotonic()
         drafts = self._decoder.propose(limits)
+        drafting = time.monotonic() - began_drafting
         groups = [(sequence, draft) for (sequence, _), draft in zip(limits, drafts, strict=True)]
         chunks = scheduler.prefill_chunks(sum(1 + len(draft) for draft in drafts))
         verdicts = self._decoder.run(groups, chunks)
         now = time.monotonic()
         with self._changed:
+            for (_, limit), verdict in zip(limits, verdicts, strict=False):  # verdicts of finished prefills come after them
+                control.round_done(verdict.sequence, limit, verdict.drafted, verdict.accepted)
             for verdict in verdicts:
                 self._settle(verdict, now)
             scheduler.publish()
+            if caught_up:
+                control.drafted(limits, drafting)
+            if not chunks:
+                seconds = time.monotonic() - began - drafting
+                control.decoded(sum(1 + len(draft) for draft in drafts), seconds, drafting, sum(len(v.token_ids) for v in verdicts))
             running, waiting = len(scheduler.running), len(scheduler.waiting)
         blocks = scheduler.blocks
         self._observer.pass_done(running, waiting, blocks.num_used, blocks.num_cached, blocks.num_blocks)

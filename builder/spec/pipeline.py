@@ -11,11 +11,11 @@ from builder.spec.draft import Draft
 from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
 from builder.spec.quality import Quality
-from builder.spec.rollout import Rollout
 from builder.spec.section import Section, conflict
 from builder.spec.serving import Serving
 from builder.spec.speculation import Speculation
 from builder.spec.target import Target
+from builder.spec.versions import Versions
 
 
 class PipelineSpec(Section):
@@ -36,7 +36,7 @@ class PipelineSpec(Section):
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
     quality: Quality = Field(default_factory=Quality, description="What a version has to show before it goes live.")
-    rollout: Rollout = Field(default_factory=Rollout, description="How versions follow each other.")
+    versions: Versions = Field(default_factory=Versions, description="How versions follow each other.")
     chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
 
     @model_validator(mode="after")

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builder.decoding.control import State
 from builder.decoding.params import SamplingParams
 from builder.errors import RepositoryError, RequestError
 from builder.repository.models.parameters import Options
 from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
 from builder.spec.pipeline import PipelineSpec
 
@@ -44,6 +46,9 @@ class ScriptedEngine:
 
     def set_switches(self, switches: Switches) -> None:
         self.switches = switches
+
+    def control_report(self) -> ControlReport:
+        return ControlReport(State.SPECULATING, 4, ())
 
     def start(self) -> None: ...
     def stop(self) -> None:

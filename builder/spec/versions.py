@@ -1,4 +1,4 @@
-"""`rollout`: how versions follow each other."""
+"""`versions`: how versions follow each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from builder.spec.section import Section
 
 
-class Rollout(Section):
+class Versions(Section):
     """What is kept when a new version goes live."""
 
     keep: int = Field(
