@@ -93,7 +93,9 @@ class Subject:
 
     def _make(self) -> Engine:
         settings = self.parts.settings
-        return replace(self.parts, settings=replace(settings, max_waiting=max(settings.max_waiting, settings.max_batch_size))).engine()
+        waiting = max(settings.max_waiting, settings.max_batch_size)
+        # drafts of full length always: a control that stops drafting where it does not pay would leave nothing to verify
+        return replace(self.parts, settings=replace(settings, max_waiting=waiting, adaptive=False)).engine()
 
     def _submit_next(self, waiting: Iterator[tuple[Ask, Reply]], advance: Advance) -> None:
         item = next(waiting, None)

@@ -30,7 +30,9 @@ class FakeServer:
     def __init__(self, repository: Path, bad: tuple[int, ...] = (), gone: bool = False) -> None:
         self.repository, self.bad, self.gone = repository, bad, gone
         self.name = "127.0.0.1:1"
-        self.loaded = {model: set(config_pbtxt.read(repository / model).version_policy.specific.versions) for model in (*NAMES.members, "p")}
+        self.loaded = {
+            model: set(config_pbtxt.read(repository / model).version_policy.specific.versions) for model in (*NAMES.members, "p")
+        }
         self.served: list[int] = []  # versions of the ensemble that were loaded, in order
 
     def load(self, model: str) -> None:
@@ -117,7 +119,9 @@ def test_a_version_whose_files_were_changed_does_not_go_live(repository: Path) -
     assert live_number(repository) == 2
 
 
-def test_a_version_that_a_server_cannot_load_leaves_the_old_one_live_everywhere(repository: Path, release: Callable[[str], Release]) -> None:
+def test_a_version_that_a_server_cannot_load_leaves_the_old_one_live_everywhere(
+    repository: Path, release: Callable[[str], Release]
+) -> None:
     good, bad = FakeServer(repository), FakeServer(repository, bad=(3,))
     with pytest.raises(CheckError, match="cannot be loaded"):
         publish.publish(repository, release("w3"), servers=[good, bad])
