@@ -66,6 +66,8 @@ class TritonSink:
                 self._sums[catalogue.ROLLOUT_REQUESTS, arm] += 1
                 self._sums[catalogue.ROLLOUT_TOKENS, arm] += max(0, usage.completion_tokens - 1)
                 self._sums[catalogue.ROLLOUT_SECONDS, arm] += stats.decode_seconds
+            if output.cancellation is not None:
+                self._sums[catalogue.CANCELLATIONS, (output.cancellation,)] += 1
             if usage and stats:
                 counts = {
                     "input": usage.prompt_tokens - usage.cached_tokens,
@@ -84,6 +86,10 @@ class TritonSink:
             self._gauges[catalogue.KV_BLOCKS, ("used",)] = blocks_used
             self._gauges[catalogue.KV_BLOCKS, ("cached",)] = blocks_cached
             self._gauges[catalogue.KV_BLOCKS, ("free",)] = blocks_total - blocks_used - blocks_cached
+
+    def refused(self, tenant: str, limit: str) -> None:
+        with self._lock:
+            self._sums[catalogue.REFUSALS, (tenant, limit)] += 1
 
     def flags_read(self, flags: Mapping[str, bool], broken: bool) -> None:
         """The pipeline's own flags by name, and whether their file is broken."""

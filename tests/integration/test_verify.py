@@ -50,9 +50,7 @@ def test_a_version_is_published_with_its_report_and_its_baseline(build: Build, t
     version.manifest.check(version.folders)
 
 
-def test_other_tokens_than_plain_decoding_are_published_by_nobody(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_tokens_than_plain_decoding_are_published_by_nobody(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def keep_all(best: Sequence[int], draft: Sequence[int]) -> tuple[int, int]:
         return len(draft), best[len(draft)]
 

@@ -37,7 +37,7 @@ def test_the_chi_square_sees_a_shift_of_a_tenth() -> None:
 
 
 def test_a_shift_that_is_spread_over_rare_tokens_only_is_seen_in_the_pool() -> None:
-    rare = {token: 1 for token in range(100, 180)}
+    rare = dict.fromkeys(range(100, 180), 1)
     assert chi_square(Counter({1: 300}), Counter({1: 220, **rare})) < 1e-6
 
 
