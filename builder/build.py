@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,14 @@ from builder.compile.torch_aot.engine import Packer, WeightType
 from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
 from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, folder_name, source_fingerprint
 from builder.plan.make import make_plan
+from builder.quality.gates import SKIPPED
+from builder.quality.staged import verify_staged
 from builder.repository.engine import DRAFT, KERNELS, TARGET
-from builder.repository.publish import Release, find_published, publish
+from builder.repository.go_live import Server
+from builder.repository.publish import Release, find_published, publish, resume
 from builder.repository.tokenizer import tokenizer_texts
 from builder.repository.versions import Version, versions
+from builder.serve.servers import running_servers
 from builder.spec.load import LoadedPipeline, load_pipeline
 from builder.weights import Checkpoint, TokenizerFiles, open_checkpoint, open_tokenizer
 
@@ -59,11 +63,13 @@ class BuildResult:
     seconds: float
     engines: Mapping[str, Mapping[str, Any]]
     results: Mapping[str, Any]
+    live: int  # the version that serves: another one where this was rolled back
 
     def to_json(self) -> dict[str, Any]:
         return {
             "pipeline": self.pipeline,
             "version": self.version,
+            "live": self.live,
             "cached": self.cached,
             "seconds": round(self.seconds, 2),
             "engines": dict(self.engines),
@@ -125,12 +131,15 @@ def build_pipeline(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
     alignment: AlignmentOptions | None = None,
+    verify: bool = True,
+    servers: Sequence[Server] = (),
 ) -> BuildResult:
     """Build the pipeline and publish it as a new version, unless the newest version was made of exactly the same.
 
-    `alignment` takes the place of what wanted_alignment says.
-    Raises SpecError, WeightsError, TokenizerError, CheckError (the plan said no), BuildError or RepositoryError; whatever is
-    raised, no part of a version is left behind.
+    `alignment` takes the place of what wanted_alignment says. Without `verify` the version goes live unproven, and its manifest
+    says so. It goes live in `servers`, and in those that have their note in the repository.
+    Raises SpecError, WeightsError, TokenizerError, CheckError (the plan, the quality gate or a server said no), BuildError or
+    RepositoryError; whatever is raised, no part of a version is left behind.
     """
     started, progress, cache = clock(), progress or NoProgress(), cache or default_cache()
     pipeline = load_pipeline(path)
@@ -155,8 +164,12 @@ def build_pipeline(
             cached_folder(cache, draft.folder_name, cut)
         if draft.alignment is not None:
             release = replace(release, results={"alignment": read_result(release.engines[DRAFT])})
-        version, cached = publish(repository, release, check=_acceptance_check(pipeline, progress))
-    return BuildResult(release.pipeline, version.number, cached, clock() - started, _describe(version, recipes), version.manifest.results)
+        check = _check(pipeline, repository, progress, verify=verify)
+        everywhere = [*servers, *running_servers(repository, release.pipeline)]
+        version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.versions.keep)
+    live = resume(version, [*servers, *running_servers(repository, release.pipeline)]) if cached else version.number
+    described = _describe(version, recipes)
+    return BuildResult(release.pipeline, version.number, cached, clock() - started, described, version.manifest.results, live)
 
 
 def _recipes(pipeline: LoadedPipeline, asked: AlignmentOptions | None) -> list[_Recipe]:
@@ -253,12 +266,14 @@ def _write_engine(recipe: _Recipe, packer: Packer, progress: Progress, folder: P
     write_folder(folder, info, tensors)
 
 
-def _acceptance_check(pipeline: LoadedPipeline, progress: Progress) -> Callable[[Path], Mapping[str, Any]]:
-    """What runs on the staged version before anything is visible: it must load and decode; its acceptance joins the manifest."""
+def _check(pipeline: LoadedPipeline, repository: Path, progress: Progress, *, verify: bool) -> Callable[[Path], Mapping[str, Any]]:
+    """What runs on the staged version before anything is visible: it must load, decode, and pass the quality gate."""
 
     def check(folder: Path) -> Mapping[str, Any]:
         progress.stage("first answers", len(PROMPTS))
-        return {"acceptance": measure_acceptance(folder, pipeline.spec, progress.advance).to_json()}
+        results: dict[str, Any] = {"acceptance": measure_acceptance(folder, pipeline.spec, progress.advance).to_json()}
+        results["quality"] = verify_staged(folder, pipeline, repository, progress) if verify else {"verdict": SKIPPED}
+        return results
 
     return check
 

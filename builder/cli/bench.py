@@ -56,7 +56,7 @@ def bench(
     from builder.bench.files import write_report
     from builder.bench.session import Options, run_bench
     from builder.build import build_pipeline
-    from builder.repository.versions import newest
+    from builder.repository.live import serving_version
 
     options = Options(tokens, _numbers(k, "--k"), _words(classes), quick, triton, peers)
     options.prompts()  # a wrong class or K is told before minutes of work
@@ -66,7 +66,7 @@ def bench(
         say = status.update if err.is_terminal else err.print
         build_pipeline(pipeline, repository)
         name = loaded.spec.metadata.name
-        made = run_bench(loaded, newest(repository, name), options, say)
+        made = run_bench(loaded, serving_version(repository, name), options, say)
         page = write_report(made, report or REPORTS / f"bench-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if json:
         print_json(made.to_json())

@@ -46,18 +46,22 @@ class Bars:
 def build(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml.")],
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Publish only what passes the quality gate, or unproven: the manifest says so.")
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check a pipeline, compile its engines, and publish them as a new version.
+    """Check a pipeline, compile its engines, verify them, and publish them as a new version. Exit 1 if a check or gate says no.
 
-    Nothing is compiled or published twice: a second build of the same inputs names the version that is there.
+    The version goes live in the servers that run on the repository. Nothing is compiled or published twice: a second build
+    of the same inputs names the version that is there.
 
     Example: `builder build pipelines/smollm2.yaml`
     """
     from builder.build import build_pipeline
 
     with progress_bars() as bars:
-        result = build_pipeline(pipeline, repository, progress=bars)
+        result = build_pipeline(pipeline, repository, progress=bars, verify=verify)
     if json:
         print_json(result.to_json())
     else:
@@ -77,6 +81,10 @@ def show(result: BuildResult) -> None:
     """What was built, for people."""
     verb = "is there already, made of the same" if result.cached else "published"
     out.print(f"Version {result.version} of {result.pipeline} {verb} ({result.seconds:.1f} s).")
+    if result.live != result.version:
+        out.print(f"Version {result.live} is live: this one was rolled back. `builder rollback --to {result.version}` makes it live again.")
+    if quality := result.results.get("quality"):
+        out.print(f"Quality gate: {quality['verdict']}.")
     table = Table("engine", "weights", "layers", "size", "error", "source", box=None, pad_edge=False)
     for role, engine in result.engines.items():
         error = engine.get("mean_quantisation_error")

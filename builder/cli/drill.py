@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from builder.cli.console import err, out, print_json
-from builder.repository.versions import newest
+from builder.repository.live import serving_version
 from builder.spec.load import load_pipeline
 
 if TYPE_CHECKING:  # engines and servers: seconds that --help must not pay
@@ -40,12 +40,12 @@ def kill_switch(
 ) -> None:
     """Switch every optimisation off and on again under load: under 1 s to effect, no failed request of 1,000.
 
-    Starts a server of its own with a copy of the newest version, unless --url names a running one.
+    Starts a server of its own with a copy of the live version, unless --url names a running one.
 
     Example: `builder drill kill-switch pipelines/smollm2.yaml --json`
     """
     name = load_pipeline(pipeline).spec.metadata.name
-    version = newest(repository, name)
+    version = serving_version(repository, name)
     from builder.drills.kill_switch import drill_kill_switch
 
     if url is not None and metrics_url is None:
@@ -57,15 +57,30 @@ def kill_switch(
 def draft_drift(pipeline: Pipeline, quick: Quick = False, repository: Repository = DEFAULT_REPOSITORY, json: Json = False) -> None:
     """Swap in a draft with random weights under load: decoding falls back to plain, is as fast, and speculates again with the good draft.
 
-    Starts a server of its own with a copy of the newest version.
+    Starts a server of its own with a copy of the live version.
 
     Example: `builder drill draft-drift pipelines/smollm2.yaml --quick`
     """
     name = load_pipeline(pipeline).spec.metadata.name
-    version = newest(repository, name)
+    version = serving_version(repository, name)
     from builder.drills.draft_drift import drill_draft_drift
 
     _finish(drill_draft_drift(version, quick=quick, say=_say), json)
+
+
+@app.command("rollback")
+def rollback(pipeline: Pipeline, quick: Quick = False, repository: Repository = DEFAULT_REPOSITORY, json: Json = False) -> None:
+    """Publish bad versions under load (one fails to load, one is slow, one answers wrong), detect them and take them back.
+
+    Starts a server of its own with a copy of the live version.
+
+    Example: `builder drill rollback pipelines/smollm2.yaml --json`
+    """
+    name = load_pipeline(pipeline).spec.metadata.name
+    version = serving_version(repository, name)
+    from builder.drills.rollback import drill_rollback
+
+    _finish(drill_rollback(version, quick=quick, say=_say), json)
 
 
 def _say(entry: str) -> None:

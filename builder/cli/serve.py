@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from builder.cli.console import err
 from builder.errors import ServeError
-from builder.repository.versions import newest
+from builder.repository.live import serving_version
 from builder.serve.triton import Triton
 from builder.spec.load import load_pipeline
 
@@ -26,7 +26,7 @@ def serve(
     triton_binary: Annotated[Path | None, typer.Option(help="A tritonserver to use instead of the installed one.")] = None,
     log: Annotated[Path | None, typer.Option(help="Append Triton's log to this file instead of stderr.")] = None,
 ) -> None:
-    """Serve the newest version of a pipeline with Triton; Ctrl-C or SIGTERM ends it, running requests first.
+    """Serve the live version of a pipeline with Triton; Ctrl-C or SIGTERM ends it, running requests first.
 
     Example: `builder serve pipelines/smollm2.yaml`
     """
@@ -39,7 +39,7 @@ def serve(
         try:
             with err.status(f"Starting Triton for {escape(name)}"):
                 stack.enter_context(server)
-            _show_endpoints(server, newest(repository, name).number)
+            _show_endpoints(server, serving_version(repository, name).number)
             status = server.wait()
         except KeyboardInterrupt:
             err.print("Stopping; running requests may finish, Ctrl-C again ends them.")

@@ -14,8 +14,8 @@ from builder.demo.comparison import Answer, Comparison, compare
 from builder.demo.prompts import Prompt
 from builder.errors import CheckError
 from builder.plan.cost import StepTimes
+from builder.repository.live import serving_version
 from builder.repository.models.folder import read_spec
-from builder.repository.versions import newest
 from builder.serve.client import generate
 from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
@@ -52,7 +52,7 @@ def run(loaded: LoadedPipeline, repository: Path, *, on_progress: Callable[[str]
 
     Raises RepositoryError when nothing is published, CheckError when the version does not speculate, ServeError when Triton fails.
     """
-    version = newest(repository, loaded.spec.metadata.name)
+    version = serving_version(repository, loaded.spec.metadata.name)
     spec = read_spec(version.decode_folder)  # as built, whatever the file says by now
     speculation = spec.speculation
     if speculation.proposer == "none":

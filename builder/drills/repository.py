@@ -14,14 +14,19 @@ from builder.repository.publish import Release, publish
 from builder.repository.versions import Version
 
 
-def copy_version(version: Version, repository: Path, speculation: Mapping[str, Any], engines: Mapping[str, Path] | None = None) -> Version:
-    """Publish `version` anew in `repository` (made), with these settings of `speculation` and these engine folders beside its own."""
+def release_of(version: Version, speculation: Mapping[str, Any], engines: Mapping[str, Path] | None = None) -> Release:
+    """What `version` was published from, with these settings of `speculation` and these engine folders beside or in place of its own."""
     source, manifest = version.decode_folder, version.manifest
     own = {name: source / name for name in (TARGET, DRAFT, KERNELS) if (source / name).is_dir()}
     texts = {path.name: path.read_text(encoding="utf-8") for path in (source / TOKENIZER_FOLDER).iterdir()}
     spec = {**manifest.spec, "speculation": {**manifest.spec["speculation"], **speculation}}
+    return Release(version.pipeline, spec, manifest.fingerprints, texts, {**own, **(engines or {})})
+
+
+def copy_version(version: Version, repository: Path, speculation: Mapping[str, Any], engines: Mapping[str, Path] | None = None) -> Version:
+    """Publish `version` anew in `repository` (made), as `release_of` describes it."""
     repository.mkdir(parents=True, exist_ok=True)
-    copied, _ = publish(repository, Release(version.pipeline, spec, manifest.fingerprints, texts, {**own, **(engines or {})}))
+    copied, _ = publish(repository, release_of(version, speculation, engines))
     return copied
 
 

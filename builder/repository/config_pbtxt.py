@@ -11,7 +11,7 @@ from builder.errors import RepositoryError
 from builder.repository.files import write_atomically
 
 FILE_NAME = "config.pbtxt"
-HEADER = "# Written by `builder build`, the same for every version of this model. Changes are overwritten.\n"
+HEADER = "# Written by `builder build` and `builder rollback`: which version is live. Changes are overwritten.\n"
 
 
 def to_text(config: ModelConfig) -> str:

@@ -11,6 +11,7 @@ a step gets only the inputs that the request carried. Request parameters reach e
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tritonclient.grpc import model_config_pb2 as pb
@@ -43,13 +44,22 @@ class ModelNames:
     def of(cls, pipeline: str) -> ModelNames:
         return cls(pipeline, f"{pipeline}_tokenize", f"{pipeline}_decode", f"{pipeline}_detokenize")
 
+    @property
+    def members(self) -> tuple[str, str, str]:
+        """The models that the ensemble is made of."""
+        return self.tokenize, self.decode, self.detokenize
+
     def publish_order(self) -> tuple[str, str, str, str]:
         """The ensemble last: a version without its ensemble folder is not a version yet."""
         return self.decode, self.tokenize, self.detokenize, self.ensemble
 
 
-def model_configs(pipeline: str) -> dict[str, pb.ModelConfig]:
-    """Configuration by model name. Nothing in it depends on the version: all versions of a model share the file."""
+def model_configs(pipeline: str, live: int, loaded: Collection[int] = ()) -> dict[str, pb.ModelConfig]:
+    """Configuration by model name when version `live` serves; the members keep the versions in `loaded` beside it.
+
+    All versions of a model share the file, so it names those to load. The ensemble's steps name the members' version: an
+    answer never mixes members of two versions, whatever is loaded.
+    """
     names = ModelNames.of(pipeline)
     tokenize = _python_model(names.tokenize, {}, DECODE_INPUTS)
     tokenize.input.extend(_optional_text_inputs())
@@ -58,8 +68,12 @@ def model_configs(pipeline: str) -> dict[str, pb.ModelConfig]:
     detokenize = _python_model(names.detokenize, DECODE_OUTPUTS, ANSWER)
     ensemble = pb.ModelConfig(name=names.ensemble, platform="ensemble", input=_optional_text_inputs(), output=_outputs(ANSWER))
     ensemble.model_transaction_policy.decoupled = True
-    ensemble.ensemble_scheduling.step.extend(_step(model) for model in (tokenize, decode, detokenize))
-    return {model.name: model for model in (ensemble, tokenize, decode, detokenize)}
+    members = (tokenize, decode, detokenize)
+    ensemble.ensemble_scheduling.step.extend(_step(model, live) for model in members)
+    ensemble.version_policy.specific.versions.append(live)
+    for model in members:
+        model.version_policy.specific.versions.extend(sorted({live, *loaded}))
+    return {model.name: model for model in (ensemble, *members)}
 
 
 Tensors = dict[str, tuple[int, list[int]]]  # (data type, dims) by name
@@ -80,9 +94,9 @@ def _outputs(tensors: Tensors) -> list[pb.ModelOutput]:
     return [pb.ModelOutput(name=name, data_type=kind, dims=dims) for name, (kind, dims) in tensors.items()]
 
 
-def _step(model: pb.ModelConfig) -> pb.ModelEnsembling.Step:
+def _step(model: pb.ModelConfig, version: int) -> pb.ModelEnsembling.Step:
     """Tensors keep their names inside the ensemble."""
-    step = pb.ModelEnsembling.Step(model_name=model.name, model_version=-1)  # -1: the newest loaded version
+    step = pb.ModelEnsembling.Step(model_name=model.name, model_version=version)
     for tensor in model.input:
         step.input_map[tensor.name] = tensor.name
     for tensor in model.output:

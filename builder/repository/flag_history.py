@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from builder.repository.flags import VALUES, Flags
 
@@ -29,7 +30,13 @@ class Change:
         return asdict(self)
 
 
-def append(path: Path, changes: Iterable[Change]) -> None:
+class Record(Protocol):
+    """What a history keeps: this one's changes, or another's."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+def append(path: Path, changes: Iterable[Record]) -> None:
     """Write the lines and wait until they are on disk."""
     lines = "".join(json.dumps(change.to_json(), ensure_ascii=False) + "\n" for change in changes)
     with path.open("a+b") as file:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.errors import RepositoryError
-from builder.repository import config_pbtxt
-from builder.repository.ensemble import ModelNames, model_configs
+from builder.repository.ensemble import ModelNames
 from builder.repository.files import files_below, link_tree, sha256, sync_folder
+from builder.repository.go_live import Server, go_live
 from builder.repository.layout import SPEC_FILE, TOKENIZER_FOLDER
-from builder.repository.lock import locked
+from builder.repository.live import previous_version, recover
+from builder.repository.lock import BUILD, locked
 from builder.repository.manifest import Manifest, fingerprint, now, tool_versions
-from builder.repository.versions import Version, highest_number, remove_leftovers, staging_folder, versions
+from builder.repository.rollback import LOCK_WAIT
+from builder.repository.version_history import PUBLISH, history, was_live
+from builder.repository.versions import Version, highest_number, remove, remove_staging, staging_folder, versions
+
+KEEP = 5  # versions, as versions.keep says unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -45,33 +49,63 @@ def find_published(repository: Path, pipeline: str, release_fingerprint: str) ->
     return found[-1] if found and found[-1].manifest.fingerprint == release_fingerprint else None
 
 
-def publish(repository: Path, release: Release, check: Check | None = None) -> tuple[Version, bool]:
+def publish(
+    repository: Path, release: Release, check: Check | None = None, *, servers: Sequence[Server] = (), keep: int = KEEP
+) -> tuple[Version, bool]:
     """The version and whether it was there already (the newest has the same fingerprint).
 
     `check` gets the staged `<p>_decode` folder before anything is visible: what it returns joins the manifest's results,
-    and its exception stops the publish. Nothing of a publish that failed or was killed is taken for a version: the
-    folders are renamed ensemble last, and whatever is incomplete is removed by the next publish or serve.
-    Raises RepositoryError (locked, no space, no permission).
+    what it writes there joins the version, and its exception stops the publish. Then the version goes live, in `servers` too,
+    and the oldest beyond `keep` are removed. Nothing of a publish that failed or was killed is taken for a version: the
+    folders are renamed ensemble last, and whatever is incomplete is removed by the next publish, rollback or serve.
+    Raises RepositoryError (locked, no space, no permission); CheckError when a server cannot load the version, which then
+    stays in the repository without being live.
     """
-    with locked(repository, release.pipeline):
-        remove_leftovers(repository, release.pipeline)
-        published = find_published(repository, release.pipeline, release.fingerprint)
+    pipeline = release.pipeline
+    with locked(repository, pipeline, BUILD):
+        remove_staging(repository, pipeline)
+        published = find_published(repository, pipeline, release.fingerprint)
         if published:
             return published, True
-        version = Version(repository, release.pipeline, highest_number(repository, release.pipeline) + 1)
         try:
             _stage(repository, release, check)
-            _move_into_place(version)
+            with locked(repository, pipeline, wait=LOCK_WAIT):
+                recover(repository, pipeline)
+                version = Version(repository, pipeline, highest_number(repository, pipeline) + 1)
+                _move_into_place(version)
+                go_live(version, servers, action=PUBLISH)
+                _prune(version, keep)
         except OSError as error:
-            remove_leftovers(repository, release.pipeline)
             where = str(error.filename or repository)
             raise RepositoryError(
                 f"cannot be written ({error.strerror or error})", where=where, mend="Free space or mend permissions"
             ) from error
-        except BaseException:  # Ctrl-C included
-            remove_leftovers(repository, release.pipeline)
-            raise
+        finally:  # Ctrl-C included
+            remove_staging(repository, pipeline)
         return version, False
+
+
+def resume(version: Version, servers: Sequence[Server] = ()) -> int:
+    """The live version's number, after `version` went live if a killed publish had left it just short of that.
+
+    A version that was live before and was rolled back stays back.
+    """
+    repository, pipeline = version.repository, version.pipeline
+    with locked(repository, pipeline, wait=LOCK_WAIT):
+        live = recover(repository, pipeline)
+        if live is None or (live.number < version.number and not was_live(history(repository, pipeline), version.number)):
+            go_live(version, servers, action=PUBLISH, why="a publish that did not end")
+            return version.number
+        return live.number
+
+
+def _prune(live: Version, keep: int) -> None:
+    """Remove the oldest versions beyond `keep`; never the live one nor the one before it."""
+    found = versions(live.repository, live.pipeline)
+    previous = previous_version(live.repository, live.pipeline, live)
+    for version in found[: max(0, len(found) - keep)]:
+        if version.number not in (live.number, previous.number if previous else None):
+            remove(version)
 
 
 def _stage(repository: Path, release: Release, check: Check | None) -> None:
@@ -95,10 +129,7 @@ def _stage(repository: Path, release: Release, check: Check | None) -> None:
 
 def _move_into_place(version: Version) -> None:
     staging = staging_folder(version.repository, version.pipeline)
-    for model, config in model_configs(version.pipeline).items():
-        (version.repository / model).mkdir(exist_ok=True)
-        config_pbtxt.write(version.repository / model, config)
     for model, folder in version.folders.items():
+        folder.parent.mkdir(exist_ok=True)
         (staging / model).rename(folder)
         sync_folder(folder.parent)
-    shutil.rmtree(staging, ignore_errors=True)  # the version is complete: what stays is removed next time

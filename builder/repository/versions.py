@@ -52,6 +52,22 @@ def newest(repository: Path, pipeline: str) -> Version:
     return found[-1]
 
 
+def find_version(repository: Path, pipeline: str, number: int) -> Version:
+    """RepositoryError, with those there are, when there is no such complete version."""
+    found = versions(repository, pipeline)
+    for version in found:
+        if version.number == number:
+            return version
+    known = ", ".join(str(version.number) for version in found) or "none"
+    raise RepositoryError(f"there is no version {number} of {pipeline}", where=str(repository), mend=f"Versions there are: {known}")
+
+
+def remove(version: Version) -> None:
+    """The ensemble's folder first: what is left if this is killed is no version any more."""
+    for folder in reversed(version.folders.values()):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def highest_number(repository: Path, pipeline: str) -> int:
     return max(_numbers(repository, pipeline), default=0)
 
@@ -62,13 +78,16 @@ def staging_folder(repository: Path, pipeline: str) -> Path:
 
 
 def remove_leftovers(repository: Path, pipeline: str) -> None:
-    """Delete staging and version folders that lack a part. Only under the lock: a publish in progress looks the same."""
-    shutil.rmtree(staging_folder(repository, pipeline), ignore_errors=True)
+    """Delete version folders that lack a part. Only under the lock: a version on its way into place looks the same."""
     for number in _numbers(repository, pipeline):
         version = Version(repository, pipeline, number)
         if not version.complete:
-            for folder in reversed(version.folders.values()):
-                shutil.rmtree(folder, ignore_errors=True)
+            remove(version)
+
+
+def remove_staging(repository: Path, pipeline: str) -> None:
+    """Only under the build lock: a build in progress looks the same."""
+    shutil.rmtree(staging_folder(repository, pipeline), ignore_errors=True)
 
 
 def _numbers(repository: Path, pipeline: str) -> list[int]:

@@ -19,11 +19,15 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from builder.errors import ServeError
+from builder.repository.ensemble import ModelNames
+from builder.repository.live import recover, serving_version
 from builder.repository.lock import locked
-from builder.repository.versions import newest, remove_leftovers
+from builder.repository.rollback import LOCK_WAIT
 from builder.serve import lifeline
 from builder.serve.binary import TritonBinary, environment, find_binary, make_backends
+from builder.serve.control import ModelControl
 from builder.serve.ports import require_free
+from builder.serve.servers import ServerNote
 
 DRAIN_SECONDS = 10  # tritonserver waits this long for running requests when told to stop
 LAST_LINES = 15
@@ -59,6 +63,7 @@ class Triton:
         self._pump: threading.Thread | None = None
         self._folder: Path | None = None
         self.shared_memory_prefix = ""
+        self._note = ServerNote(self.repository, pipeline)
 
     def __enter__(self) -> Self:
         self.start()
@@ -76,13 +81,15 @@ class Triton:
 
         RepositoryError when nothing is published; ServeError for a port in use, no binary, death or no readiness in time.
         """
-        self._remove_half_versions()
-        newest(self.repository, self.pipeline)
+        self._recover()
+        starting = serving_version(self.repository, self.pipeline).number
         binary = find_binary(self._binary)
         require_free(self.host, self.ports)
         try:
+            self._note.write(reachable(self.host), self.ports["http"])
             self._launch(binary)
             self._wait_until_ready()
+            self._catch_up(starting)
         except BaseException:  # Ctrl-C while waiting included
             self.stop()
             raise
@@ -98,6 +105,7 @@ class Triton:
     def stop(self) -> None:
         """Ask, wait while running requests end, then kill; a Ctrl-C meanwhile kills at once. Safe to call twice."""
         process, self._process = self._process, None
+        self._note.remove()
         try:
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -122,11 +130,18 @@ class Triton:
                 region.unlink(missing_ok=True)
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _remove_half_versions(self) -> None:
-        """What a killed publish left must not be loaded. A read-only repository is served as it is."""
+    def _recover(self) -> None:
+        """What a killed publish or rollback left must not be loaded. A read-only repository is served as it is."""
         if os.access(self.repository, os.W_OK):
-            with locked(self.repository, self.pipeline):
-                remove_leftovers(self.repository, self.pipeline)
+            with locked(self.repository, self.pipeline, wait=LOCK_WAIT):
+                recover(self.repository, self.pipeline)
+
+    def _catch_up(self, starting: int) -> None:
+        """Another version went live while this server could not be told yet."""
+        if serving_version(self.repository, self.pipeline).number != starting:
+            control = ModelControl(reachable(self.host), self.ports["http"])
+            for model in (*ModelNames.of(self.pipeline).members, self.pipeline):
+                control.load(model)
 
     def _launch(self, binary: TritonBinary) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tandem-triton-"))

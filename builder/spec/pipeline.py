@@ -11,11 +11,13 @@ from builder.spec.chargeback import OTHER_TENANT, Chargeback
 from builder.spec.draft import Draft
 from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
+from builder.spec.quality import Quality
 from builder.spec.section import Section, conflict
 from builder.spec.serving import Serving
 from builder.spec.slo import Slo
 from builder.spec.speculation import Speculation
 from builder.spec.target import Target
+from builder.spec.versions import Versions
 
 
 class PipelineSpec(Section):
@@ -36,6 +38,8 @@ class PipelineSpec(Section):
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
     slo: Slo = Field(default_factory=Slo, description="What users are promised: 95th percentiles of latency.")
+    quality: Quality = Field(default_factory=Quality, description="What a version has to show before it goes live.")
+    versions: Versions = Field(default_factory=Versions, description="How versions follow each other.")
     chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
 
     @model_validator(mode="after")

@@ -79,7 +79,7 @@ def built_repository(tmp_path_factory: pytest.TempPathFactory, tiny_weights: Pat
     folder = tmp_path_factory.mktemp("built")
     pipeline = folder / "tiny.yaml"
     pipeline.write_text(yaml.safe_dump(tiny_spec("tiny", tiny_weights).model_dump(mode="json")))
-    build_pipeline(pipeline, folder / "model_repository")
+    build_pipeline(pipeline, folder / "model_repository", verify=False)  # tests/integration/test_verify.py has the gate
     return folder / "model_repository"
 
 

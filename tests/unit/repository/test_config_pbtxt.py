@@ -16,13 +16,13 @@ NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True)
 
 @given(NAMES)
 def test_a_configuration_survives_writing_and_parsing(name: str) -> None:
-    for config in model_configs(name).values():
+    for config in model_configs(name, 3, [2]).values():
         assert config_pbtxt.parse(config_pbtxt.to_text(config)) == config
 
 
 @given(NAMES)
 def test_every_tensor_of_the_ensemble_is_made_before_it_is_read_and_only_once(name: str) -> None:
-    configs = model_configs(name)
+    configs = model_configs(name, 1)
     ensemble = configs[name]
     made = {tensor.name for tensor in ensemble.input}
     for step in ensemble.ensemble_scheduling.step:
@@ -36,8 +36,16 @@ def test_every_tensor_of_the_ensemble_is_made_before_it_is_read_and_only_once(na
 
 
 def test_only_decode_and_the_ensemble_are_decoupled() -> None:
-    decoupled = {name for name, config in model_configs("p").items() if config.model_transaction_policy.decoupled}
+    decoupled = {name for name, config in model_configs("p", 1).items() if config.model_transaction_policy.decoupled}
     assert decoupled == {"p", "p_decode"}
+
+
+def test_an_answer_never_mixes_members_of_two_versions_whatever_is_loaded() -> None:
+    configs = model_configs("p", 3, [2])
+    assert {step.model_version for step in configs["p"].ensemble_scheduling.step} == {3}
+    assert list(configs["p"].version_policy.specific.versions) == [3]
+    for member in ModelNames.of("p").members:
+        assert list(configs[member].version_policy.specific.versions) == [2, 3]
 
 
 def test_the_ensemble_is_published_last() -> None:

@@ -1,0 +1,68 @@
+"""Which version went live when, by whom and why: one JSON line each, only ever appended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.repository import flag_history
+from builder.repository.manifest import now
+
+FOLDER = ".versions"  # hidden: no model for Triton
+
+PUBLISH, ROLLBACK, PROMOTE, RECOVER, FAILED = "publish", "rollback", "promote", "recover", "failed"
+
+
+@dataclass(frozen=True)
+class Event:
+    """`before` was live until then (None: nothing), `after` is from then on. A failed one changed nothing."""
+
+    action: str
+    before: int | None
+    after: int
+    why: str = ""
+    when: str = field(default_factory=now)
+    who: str = field(default_factory=flag_history.who)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def record(repository: Path, pipeline: str, event: Event) -> None:
+    """Append and wait until it is on disk."""
+    folder = repository / FOLDER
+    folder.mkdir(exist_ok=True)
+    flag_history.append(_path(repository, pipeline), [event])
+
+
+def history(repository: Path, pipeline: str) -> list[Event]:
+    """Oldest first. Lines that are no event, such as the half line of a killed writer, are left out."""
+    try:
+        lines = _path(repository, pipeline).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            found.append(Event(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def was_live(events: list[Event], number: int) -> bool:
+    return any(event.after == number and event.action != FAILED for event in events)
+
+
+def before(events: list[Event], number: int) -> int | None:
+    """The version that was live before `number` came last; None when the history does not know."""
+    for event in reversed(events):
+        if event.after == number and event.action != FAILED and event.before not in (None, number):
+            return event.before
+    return None
+
+
+def _path(repository: Path, pipeline: str) -> Path:
+    return repository / FOLDER / f"{pipeline}.history.jsonl"
