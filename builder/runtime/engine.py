@@ -12,6 +12,7 @@ import torch
 from builder.decoding.random import fresh_seed
 from builder.errors import EngineError, RequestError
 from builder.runtime.answer import Answer
+from builder.runtime.compute_share import share_pass_time
 from builder.runtime.decoder import Decoder, Verdict
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import FinishReason, Output, Request
@@ -156,11 +157,14 @@ class Engine:
             limits = scheduler.draft_limits()
         if not scheduler.running:
             return
+        started = time.monotonic()
         drafts = self._decoder.propose(limits)
+        drafted = time.monotonic()
         groups = [(sequence, draft) for (sequence, _), draft in zip(limits, drafts, strict=True)]
         chunks = scheduler.prefill_chunks(sum(1 + len(draft) for draft in drafts))
         verdicts = self._decoder.run(groups, chunks)
         now = time.monotonic()
+        share_pass_time(groups, chunks, drafted - started, now - drafted)
         with self._changed:
             for verdict in verdicts:
                 self._settle(verdict, now)

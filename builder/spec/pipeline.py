@@ -12,6 +12,7 @@ from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
 from builder.spec.section import Section, conflict
 from builder.spec.serving import Serving
+from builder.spec.slo import Slo
 from builder.spec.speculation import Speculation
 from builder.spec.target import Target
 
@@ -33,7 +34,8 @@ class PipelineSpec(Section):
     speculation: Speculation = Field(default_factory=Speculation, description="Who proposes tokens, and how many.")
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
-    chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
+    slo: Slo = Field(default_factory=Slo, description="What users are promised: 95th percentiles of latency.")
+    chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant: names, prices, the ledger.")
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

@@ -20,8 +20,9 @@ class Answer:
     """Streams responses `interval` seconds apart or more, or keeps all chunks for one response at the end (HTTP `generate` wants
     exactly one). `add` and `flush` are for one thread."""
 
-    def __init__(self, sender: Any, client_id: str, stream: bool, version: str, interval: float = 0.0) -> None:
+    def __init__(self, sender: Any, client_id: str, stream: bool, version: str, interval: float = 0.0, tenant: str = "other") -> None:
         self.client_id = client_id
+        self.tenant = tenant
         self._sender = sender
         self._stream = stream
         self._version = version

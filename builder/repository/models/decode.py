@@ -1,8 +1,8 @@
 """`<p>_decode`: token ids in, chunks of tokens out (decoupled). One engine for each model instance.
 
 `execute` only queues. The engine's thread hands chunks to a delivery thread, so that Triton's shared-memory round trip
-(about 0.1 ms a response) never delays a decode step. A third thread looks at the flags file, flushes metrics and looks for
-consumers that left.
+(about 0.1 ms a response) never delays a decode step. A third thread looks at the flags file, flushes metrics, syncs
+the usage ledger and looks for consumers that left.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from builder.repository.flag_store import FlagStore
 from builder.repository.flag_watch import FlagWatch
 from builder.repository.flags import FLAGS
 from builder.repository.models.answer import Answer
+from builder.repository.models.billing import Billing
 from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
 from builder.repository.models.parameters import Options
@@ -47,7 +48,9 @@ class TritonPythonModel:
         model = str(args["model_name"]).removesuffix("_decode")
         self._sink = TritonSink(pb_utils.MetricFamily, model=model, version=self._version)
         self._engine = self.load(folder, self._sink)
-        self._stream_interval = self.read_spec(folder).serving.stream_interval
+        spec = self.read_spec(folder)
+        self._stream_interval = spec.serving.stream_interval
+        self._billing = Billing(folder.parent.parent, spec.chargeback, model=model, version=self._version)
         self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
         self._apply_flags()  # before the first request
         self._answers: dict[str, Answer] = {}  # by the engine's request id
@@ -62,7 +65,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             client_id, options = Options.from_json(read_text(request, "request"))
-            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval)
+            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, options.tenant)
             try:
                 if options.cancel is not None:
                     self._cancel(options.cancel, answer)
@@ -78,6 +81,7 @@ class TritonPythonModel:
         self._outbox.put(None)
         for thread in self._threads:
             thread.join()
+        self._billing.close()
         for answer in self._answers.values():
             answer.fail(RequestError("the model was unloaded before the answer was complete", mend="Send the request again"))
 
@@ -121,6 +125,7 @@ class TritonPythonModel:
             answer = self._answers.get(engine_id)
             if answer is None:
                 continue
+            self._billing.record(answer.tenant, output)  # before its last chunk leaves: see the ledger
             self._try(engine_id, partial(answer.add, output))
             holding.pop(engine_id, None)
             if output.finish_reason is not None:
@@ -159,12 +164,14 @@ class TritonPythonModel:
         while not self._stopping.wait(UPKEEP_PERIOD):
             try:
                 self._apply_flags()
+                self._billing.upkeep(self._sink)
                 self._sink.flush()
                 for engine_id, answer in self._live():
                     if answer.consumer_gone():
                         self._engine.cancel(engine_id, "disconnected")
             except Exception as error:  # flags and metrics must never end the serving
                 log_exception(error)
+        self._billing.upkeep(self._sink)
         self._sink.flush()
 
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from builder.runtime.request import DecodeStats, Output, Request, Usage
+from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
 from builder.telemetry.catalogue import CATALOGUE
 from builder.telemetry.triton_sink import TritonSink
 
 REQUEST = Request("r", (1, 2), tenant="search")
-LAST = Output("r", (3,), usage=Usage(10, 6, 4), stats=DecodeStats("speculative", 2, 8, 6))
+STATS = DecodeStats("speculative", 2, 8, 6, target_passes_avoided=5, compute_seconds=0.25)
+LAST = Output("r", (3,), finish_reason=FinishReason.STOP, usage=Usage(10, 6, 4), stats=STATS)
 
 
 class Families:
@@ -65,6 +66,7 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(3, 1, 20, 10, 100)
     sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
+    sink.ledger("w", written=7, lost=1, failures=2, pending=3)
     sink.flags_read({"speculation": False, "all": True}, broken=True)
 
 
@@ -98,6 +100,25 @@ def test_tokens_are_tagged_by_tenant_type_and_optimisation(families: Families, s
     sink.flush()
     for token_type, count in {"input": 6, "cached_input": 4, "output": 6, "draft_rejected": 2}.items():
         assert families.of("tokens", tenant="search", token_type=token_type, optimisation="speculative") == [count]
+
+
+def test_finished_requests_and_their_time_are_tagged_as_their_tokens_are(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("finished_requests", tenant="search", optimisation="speculative", finish_reason="stop") == [1]
+    assert families.of("compute_seconds", tenant="search", optimisation="speculative") == [0.25]
+    assert families.of("target_passes_avoided") == [5]
+
+
+def test_the_ledgers_totals_become_increments(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    sink.ledger("w", written=10, lost=1, failures=2, pending=0)
+    sink.flush()
+    assert families.of("ledger_records") == [7, 3]
+    assert (families.of("ledger_lost_records"), families.of("ledger_failures")) == ([1], [2])
+    assert families.of("ledger_pending_records") == [3, 0]
+    assert families.of("ledger_writer", writer="w") == [1, 1]
 
 
 def test_a_block_is_used_cached_or_free(families: Families, sink: TritonSink) -> None:
