@@ -95,6 +95,7 @@ def sum_segments(files: Sequence[Path], since: str = ALL_TIME[0], until: str = A
         return []
     connection = duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "preserve_insertion_order": False, "threads": 2})
     try:
+        connection.execute("SET enable_progress_bar = false")  # it would print on stdout, into the report
         rows = connection.execute(_SUMS, {"files": list(map(str, files)), "since": since, "until": until}).fetchall()
     except duckdb.Error as error:
         raise LedgerError(f"the ledger cannot be read ({str(error).splitlines()[0]})", where=str(files[0].parent)) from error
