@@ -16,7 +16,7 @@ TIMEOUT = 5.0  # seconds
 
 @dataclass(frozen=True)
 class Sample:
-    """One series: counters without a `_total` at the end (the parser adds it where there is none), histograms as _bucket, _sum and _count."""
+    """One series. Counters have no `_total` at the end (the parser adds it where there is none); histograms are _bucket, _sum, _count."""
 
     name: str
     labels: Mapping[str, str]
