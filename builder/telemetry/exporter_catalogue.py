@@ -14,7 +14,9 @@ def _metric(name: str, kind: Literal["counter", "gauge"], text: str, *labels: st
 SLO_OBJECTIVE = _metric("slo_objective_seconds", "gauge", "What `slo` in the pipeline promises, by its key", "slo")
 SLO_P95 = _metric("slo_p95_seconds", "gauge", "95th percentile of the last five minutes; absent when nothing was observed in them", "slo")
 SLO_MET = _metric("slo_met", "gauge", "1 while the percentile is within its objective, else 0; absent when nothing was observed", "slo")
-SLO_OBSERVED = _metric("slo_observations_total", "counter", "Observations of the server's histograms, by the objective they belong to", "slo")
+SLO_OBSERVED = _metric(
+    "slo_observations_total", "counter", "Observations of the server's histograms, by the objective they belong to", "slo"
+)
 SLO_SLOW = _metric("slo_slow_observations_total", "counter", "Those above the objective: a p95 allows one in twenty", "slo")
 PIPELINE_INFO = _metric("pipeline_info", "gauge", "Always 1; the labels say whose pipeline it is", "owner", "builder_version")
 NEWEST_VERSION = _metric("newest_version", "gauge", "Number of the newest version in the repository")
