@@ -40,6 +40,17 @@ def draft_layers_valid(context: PlanContext) -> Finding:
     return Finding("draft-layers-valid", False, f"draft.layers is {wanted}, the model has {have}", f"Set it to {have} or less, or to all")
 
 
+def draft_vocabulary_valid(context: PlanContext) -> Finding:
+    wanted = context.spec.draft.vocabulary if context.spec.draft else "all"
+    if context.draft is None or wanted == "all":
+        return Finding("draft-vocabulary-valid", True, "no draft" if context.draft is None else "all tokens")
+    have = context.draft.vocab_size
+    if wanted <= have:
+        return Finding("draft-vocabulary-valid", True, f"the {wanted:,} most frequent of {have:,} tokens")
+    message = f"draft.vocabulary is {wanted:,}, the model has {have:,} tokens"
+    return Finding("draft-vocabulary-valid", False, message, "Set it to less, or to all")
+
+
 def group_size_divides(context: PlanContext) -> Finding:
     """Groups lie along a matrix's input; one that does not end with its row would share a scale between rows."""
     if context.draft is None or context.spec.draft is None:

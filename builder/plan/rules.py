@@ -14,6 +14,7 @@ RULES: tuple[Rule, ...] = (
     draft_rules.vocab_match,
     draft_rules.tokenizer_match,
     draft_rules.draft_layers_valid,
+    draft_rules.draft_vocabulary_valid,
     draft_rules.group_size_divides,
     draft_rules.draft_is_cheaper,
     engine_rules.context_within_model,

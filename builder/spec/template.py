@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -47,6 +47,10 @@ def _section(section: BaseModel, depth: int) -> Iterator[str]:
             yield from _section(value, depth + 1)
         else:
             yield f"{indent}{key}: {_flow(values[key])}"
+            for kind in get_args(field.annotation):
+                if get_origin(field.annotation) is dict and isinstance(kind, type) and issubclass(kind, Section):
+                    yield f"{indent}#   NAME:"
+                    yield from (f"{indent}# {line}" for line in _section(kind(), 2))
 
 
 def _flow(value: Any) -> str:

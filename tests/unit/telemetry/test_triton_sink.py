@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.telemetry.catalogue import CATALOGUE
 from builder.telemetry.triton_sink import TritonSink
 
@@ -67,6 +67,8 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
     sink.ledger("w", written=7, lost=1, failures=2, pending=3)
+    sink.finished(REQUEST, Output("r", (), cancellation=Cancellation.DEADLINE), 0.5)
+    sink.refused("search", "queue")
     sink.flags_read({"speculation": False, "all": True}, broken=True)
 
 
@@ -119,6 +121,13 @@ def test_the_ledgers_totals_become_increments(families: Families, sink: TritonSi
     assert (families.of("ledger_lost_records"), families.of("ledger_failures")) == ([1], [2])
     assert families.of("ledger_pending_records") == [3, 0]
     assert families.of("ledger_writer", writer="w") == [1, 1]
+
+
+def test_refusals_and_cancellations_are_counted_by_their_cause(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("request_refusals", tenant="search", limit="queue") == [1]
+    assert families.of("request_cancellations", reason="deadline") == [1]
 
 
 def test_a_block_is_used_cached_or_free(families: Families, sink: TritonSink) -> None:
