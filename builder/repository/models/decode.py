@@ -1,13 +1,7 @@
 """`<p>_decode`: token ids in, chunks of tokens out (decoupled). One engine for each model instance.
 
-<<<<<<< HEAD
-`execute` only queues. The engine's thread hands chunks to a delivery thread, so that Triton's shared-memory round trip
-(about 0.1 ms a response) never delays a decode step. A third thread looks at the flags file, flushes metrics, syncs
-the usage ledger and looks for consumers that left.
-=======
 `execute` only queues. The engine's thread hands chunks to a delivery thread. A third thread looks at the flags file, flushes
-metrics, looks for consumers that left, and has Triton load the pipeline anew when the engine is broken.
->>>>>>> main
+metrics, syncs the usage ledger, looks for consumers that left, and has Triton load the pipeline anew when the engine is broken.
 """
 
 from __future__ import annotations
@@ -25,11 +19,8 @@ from builder.repository.flag_store import FlagStore
 from builder.repository.flag_watch import FlagWatch
 from builder.repository.flags import FLAGS
 from builder.repository.models.answer import Answer
-<<<<<<< HEAD
 from builder.repository.models.billing import Billing
-=======
 from builder.repository.models.delivery import Delivery
->>>>>>> main
 from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
 from builder.repository.models.parameters import Options
@@ -60,7 +51,7 @@ class TritonPythonModel:
         self._billing = Billing(folder.parent.parent, spec.chargeback, model=model, version=self._version)
         self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
         self._apply_flags()  # before the first request
-        self._delivery = Delivery(self._engine.cancel)
+        self._delivery = Delivery(self._engine.cancel, self._billing.record)
         self._restart = Restart(model, self._engine)
         self._stopping = threading.Event()
         self._upkeeper = threading.Thread(target=self._upkeep, daemon=True, name="tandem-upkeep")
@@ -70,12 +61,10 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             client_id, options = Options.from_json(read_text(request, "request"))
-<<<<<<< HEAD
-            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, options.tenant)
-=======
             samples = options.sampling.n
-            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, samples)
->>>>>>> main
+            answer = Answer(
+                request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, samples, options.tenant
+            )
             try:
                 if options.deserted is not None:
                     self._reclaim(options.deserted, answer)
@@ -92,18 +81,10 @@ class TritonPythonModel:
         """Stop the engine, then answer whoever still waits."""
         self._engine.stop()
         self._stopping.set()
-<<<<<<< HEAD
-        self._outbox.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._billing.close()
-        for answer in self._answers.values():
-            answer.fail(RequestError("the model was unloaded before the answer was complete", mend="Send the request again"))
-=======
         for answer in self._delivery.stop():
             answer.fail(EngineError("the model was unloaded before the answer was complete", mend="Send the request again"))
         self._upkeeper.join()
->>>>>>> main
+        self._billing.close()
 
     def _submit(self, options: Options, prompt_ids: list[int], answer: Answer) -> None:
         engine_id = uuid.uuid4().hex  # a client may use one id twice, the engine may not
@@ -130,54 +111,12 @@ class TritonPythonModel:
             raise RequestError(f"no request with id {client_id!r} is running", where="cancel")
         answer.add(Output(request_id=client_id, token_ids=(), finish_reason=FinishReason.CANCELLED, usage=Usage(0, 0)))
 
-<<<<<<< HEAD
-    def _live(self) -> list[tuple[str, Answer]]:
-        with self._answers_lock:
-            return list(self._answers.items())
-
-    def _deliver(self) -> None:
-        holding: dict[str, Answer] = {}  # answers with chunks that came too soon after the ones before
-        while True:
-            try:
-                item = self._outbox.get(timeout=_time_left(holding.values()))
-            except queue.Empty:
-                self._flush_due(holding)
-                continue
-            if item is None:
-                return
-            engine_id, output = item
-            answer = self._answers.get(engine_id)
-            if answer is None:
-                continue
-            self._billing.record(answer.tenant, output)  # before its last chunk leaves: see the ledger
-            self._try(engine_id, partial(answer.add, output))
-            holding.pop(engine_id, None)
-            if output.finish_reason is not None:
-                with self._answers_lock:
-                    del self._answers[engine_id]
-            elif answer.due is not None:
-                holding[engine_id] = answer
-
-    def _flush_due(self, holding: dict[str, Answer]) -> None:
-        for engine_id, answer in list(holding.items()):
-            if answer.due is None or answer.due <= time.monotonic():
-                del holding[engine_id]
-                self._try(engine_id, answer.flush)
-
-    def _try(self, engine_id: str, send: Callable[[], None]) -> None:
-        try:
-            send()
-        except Exception as error:  # this answer cannot be sent; the others can
-            log_exception(error)
-            self._engine.cancel(engine_id, "undeliverable")
-=======
     def _reclaim(self, key: int, answer: Answer) -> None:
         """Detokenize found that nobody listens to the answer; it may have ended meanwhile."""
         for engine_id, other in self._delivery.live():
             if other.key == key:
                 self._engine.cancel(engine_id, Cancellation.DISCONNECTED)
         answer.add(Output(request_id="", token_ids=(), finish_reason=FinishReason.CANCELLED, usage=Usage(0, 0)))
->>>>>>> main
 
     def _apply_flags(self) -> None:
         """Hand changed flags to the engine, running requests included, and say in log and metrics what is in force."""
