@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.cli import align, bench, build, chargeback, demo, doctor, exporter, flags, generate, init, plan, schema, serve, top
+from builder.cli import align, bench, build, chargeback, demo, doctor, drill, exporter, flags, generate, init, plan, schema, serve, top
 from builder.cli.console import err, print_error
 from builder.errors import TandemError
 
@@ -39,6 +39,7 @@ app.add_typer(flags.app, name="flags")
 app.add_typer(chargeback.app, name="chargeback")
 app.command("exporter")(exporter.exporter)
 app.command("top")(top.top)
+app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from builder.decoding.control import State
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.stops import StopScanner
 from builder.text.detokenizer import CONTEXT_TOKENS
@@ -20,7 +21,8 @@ class Tally:
     target_passes: int = 0
     passes_avoided: int = 0  # tokens beyond the first of a pass: plain decoding has one a pass
     compute_seconds: float = 0.0
-    speculating: bool = False  # whether drafts are allowed, as of the latest step
+    state: State = State.PLAIN  # of the control, for this request, as of the latest decode step
+    draft_length: int = 0  # K of that step
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
 
     def round(self, drafted: int, accepted: int) -> None:
@@ -142,5 +144,7 @@ class Answer:
             compute_seconds=tally.compute_seconds,
             time_to_first_token=first - arrival if first is not None else 0.0,
             decode_seconds=last - first if first is not None and last is not None else 0.0,
-            state="speculating" if tally.speculating else "plain",
+            state=tally.state,
+            draft_length=tally.draft_length,
+            rollout_arm=self.request.rollout_arm,
         )

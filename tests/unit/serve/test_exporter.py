@@ -44,7 +44,7 @@ def export(spec: PipelineSpec, read: Any, repository: Path) -> Scrape:
 def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("builder.serve.exporter.newest", lambda repository, pipeline: PUBLISHED)
     (tmp_path / ".flags").mkdir()
-    (tmp_path / ".flags" / "p.json").write_text('{"pipeline": {}, "tenants": {"search": {"speculation": false}}}')
+    (tmp_path / ".flags" / "p.json").write_text('{"flags": {}, "tenants": {"search": {"speculation": false}}}')
     return tmp_path
 
 
