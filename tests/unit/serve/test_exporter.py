@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from builder.errors import ServeError
+from builder.repository.flags import Flags
 from builder.serve.exporter import PipelineCollector, numbers
 from builder.serve.processes import ProcessUse
 from builder.spec.pipeline import PipelineSpec
@@ -44,7 +45,7 @@ def export(spec: PipelineSpec, read: Any, repository: Path) -> Scrape:
 def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("builder.serve.exporter.newest", lambda repository, pipeline: PUBLISHED)
     (tmp_path / ".flags").mkdir()
-    (tmp_path / ".flags" / "p.json").write_text('{"flags": {}, "tenants": {"search": {"speculation": false}}}')
+    (tmp_path / ".flags" / "p.json").write_text(Flags().set("speculation", False, "search").to_text())
     return tmp_path
 
 
