@@ -15,7 +15,7 @@ PEERS_PINS := loadtest/peers/requirements.txt loadtest/peers/requirements-no-dep
 LINTS := lint-style lint-format lint-types lint-imports lint-schema
 TESTS := test-unit test-integration test-e2e
 
-.PHONY: help setup demo peers test test-full lint format clean $(LINTS) $(TESTS)
+.PHONY: help setup demo peers test test-full lint format docs clean $(LINTS) $(TESTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ lint-schema: setup ## pipelines/schema.json is what `builder schema` prints
 format: setup ## rewrite the layout and mend what can be mended by itself
 	@$(VENV)/bin/ruff check --fix-only .
 	@$(VENV)/bin/ruff format .
+
+docs: setup ## rewrite docs/metrics.md and ops/grafana from the catalogue of metrics
+	@$(PYTHON) -m builder.telemetry.page docs/metrics.md
+	@$(PYTHON) -m builder.telemetry.grafana ops/grafana
 
 clean: ## remove the virtual environment, caches and built versions
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist

@@ -59,6 +59,10 @@ class FlagError(TandemError):
     """An unknown feature flag, value or tenant, or a flags file that cannot be understood."""
 
 
+class LedgerError(TandemError):
+    """There is no usage ledger to report on, it cannot be read, or what it shall be compared with cannot be understood."""
+
+
 class ServeError(TandemError):
     """Triton cannot be started or reached: port in use, binary missing, not ready in time."""
 

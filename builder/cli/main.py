@@ -11,7 +11,26 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.cli import align, bench, build, demo, doctor, drill, flags, generate, init, loadtest, plan, schema, serve, verify, versions
+from builder.cli import (
+    align,
+    bench,
+    build,
+    chargeback,
+    demo,
+    doctor,
+    drill,
+    exporter,
+    flags,
+    generate,
+    init,
+    loadtest,
+    plan,
+    schema,
+    serve,
+    top,
+    verify,
+    versions,
+)
 from builder.cli.console import err, print_error
 from builder.errors import TandemError
 
@@ -39,6 +58,9 @@ app.add_typer(flags.app, name="flags")
 app.command("verify")(verify.verify)
 app.command("versions")(versions.versions)
 app.command("rollback")(versions.rollback)
+app.add_typer(chargeback.app, name="chargeback")
+app.command("exporter")(exporter.exporter)
+app.command("top")(top.top)
 app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
 app.command("loadtest")(loadtest.loadtest)

@@ -19,6 +19,8 @@ class Tally:
     histogram: list[int] = field(default_factory=list)  # [n]: rounds in which n drafted tokens were accepted
     drafted: int = 0
     target_passes: int = 0
+    passes_avoided: int = 0  # tokens beyond the first of a pass: plain decoding has one a pass
+    compute_seconds: float = 0.0
     state: State = State.PLAIN  # of the control, for this request, as of the latest decode step
     draft_length: int = 0  # K of that step
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
@@ -74,6 +76,7 @@ class Answer:
             if self.finish_reason is not None:
                 break
         taken = self._length - before
+        self.tally.passes_avoided += max(0, taken - 1)
         self._logprobs += logprobs[:taken]
         return taken
 
@@ -137,6 +140,8 @@ class Answer:
             num_accepted_draft_tokens=sum(n * rounds for n, rounds in enumerate(tally.histogram)),
             acceptance_histogram=tuple(tally.histogram),
             target_passes=tally.target_passes,
+            target_passes_avoided=tally.passes_avoided,
+            compute_seconds=tally.compute_seconds,
             time_to_first_token=first - arrival if first is not None else 0.0,
             decode_seconds=last - first if first is not None and last is not None else 0.0,
             state=tally.state,

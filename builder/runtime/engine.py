@@ -13,6 +13,7 @@ import torch
 from builder.decoding.random import fresh_seed, sample_seed
 from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
+from builder.runtime.compute_share import share_pass_time
 from builder.runtime.decoder import Decoder, Verdict
 from builder.runtime.drain import Drain
 from builder.runtime.limits import Limits
@@ -214,6 +215,7 @@ class Engine:
         chunks = scheduler.prefill_chunks(rows)
         verdicts = self._decoder.run(groups, chunks)
         now = time.monotonic()
+        share_pass_time(groups, chunks, drafting, now - began_drafting - drafting)
         with self._changed:
             for (_, limit), verdict in zip(limits, verdicts, strict=False):  # verdicts of finished prefills come after them
                 control.round_done(verdict.sequence, limit, verdict.drafted, verdict.accepted)

@@ -69,6 +69,8 @@ class DecodeStats:
     num_accepted_draft_tokens: int = 0
     acceptance_histogram: tuple[int, ...] = ()
     target_passes: int = 0
+    target_passes_avoided: int = 0  # that decoding without drafts would have needed beside these
+    compute_seconds: float = 0.0  # the request's share of the time of its passes, drafts included
     time_to_first_token: float = 0.0  # seconds from arrival
     decode_seconds: float = 0.0  # from the first token to the last
     state: str = "plain"  # "speculating" | "plain" | "probing", at its last step

@@ -40,7 +40,7 @@ class PipelineSpec(Section):
     slo: Slo = Field(default_factory=Slo, description="What users are promised: 95th percentiles of latency.")
     quality: Quality = Field(default_factory=Quality, description="What a version has to show before it goes live.")
     versions: Versions = Field(default_factory=Versions, description="How versions follow each other.")
-    chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
+    chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant: names, prices, the ledger.")
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

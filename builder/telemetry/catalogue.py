@@ -48,6 +48,27 @@ TOKENS = _metric(
     "token_type",
     "optimisation",
 )
+FINISHED_REQUESTS = _metric(
+    "finished_requests",
+    "counter",
+    "Requests that ended, by finish_reason: stop, length, cancelled, error",
+    "tenant",
+    "optimisation",
+    "finish_reason",
+)
+TARGET_PASSES_AVOIDED = _metric(
+    "target_passes_avoided", "counter", "Target passes that ended requests would have needed beside theirs without drafts"
+)
+COMPUTE_SECONDS = _metric(
+    "compute_seconds", "counter", "Time of passes and drafts, by whose requests were in them", "tenant", "optimisation"
+)
+LEDGER_RECORDS = _metric("ledger_records", "counter", "Records handed to the usage ledger's file: one a finished request")
+LEDGER_LOST = _metric("ledger_lost_records", "counter", "Records dropped because the ledger could not be written for too long")
+LEDGER_FAILURES = _metric("ledger_failures", "counter", "Failed attempts to write, sync or seal the usage ledger")
+LEDGER_PENDING = _metric("ledger_pending_records", "gauge", "Records in memory because the usage ledger cannot be written")
+LEDGER_WRITER = _metric(
+    "ledger_writer", "gauge", "Always 1; the label is the part of the ledger's file names that says who writes", "writer"
+)
 TARGET_PASSES = _metric("target_passes", "counter", "Passes of the target over a batch")
 FIRST_TOKEN = _metric(
     "time_to_first_token_seconds", "histogram", "From arrival at the decode model to the first token", buckets=TIME_TO_FIRST_TOKEN

@@ -30,7 +30,8 @@ class TritonSink:
         kinds = {"counter": families.COUNTER, "gauge": families.GAUGE, "histogram": families.HISTOGRAM}
         self._families = {m: families(name=m.name, description=m.help, kind=kinds[m.kind]) for m in CATALOGUE}
         self._series: dict[Key, Any] = {}
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the four below
+        self._ledger_totals: dict[Metric, int] = defaultdict(int)
         self._sums: dict[Key, float] = defaultdict(float)
         self._gauges: dict[Key, float] = {(catalogue.BUILD_INFO, (__version__,)): 1.0}
         self._observations: list[tuple[Key, float]] = []
@@ -69,6 +70,10 @@ class TritonSink:
                 self._sums[catalogue.ROLLOUT_TOKENS, arm] += max(0, usage.completion_tokens - 1)
                 self._sums[catalogue.ROLLOUT_SECONDS, arm] += stats.decode_seconds
             if usage and stats:
+                reason = str(output.finish_reason)
+                self._sums[catalogue.FINISHED_REQUESTS, (request.tenant, stats.optimisation, reason)] += 1
+                self._sums[catalogue.TARGET_PASSES_AVOIDED, ()] += stats.target_passes_avoided
+                self._sums[catalogue.COMPUTE_SECONDS, (request.tenant, stats.optimisation)] += stats.compute_seconds
                 counts = {
                     "input": usage.prompt_tokens - usage.cached_tokens,
                     "cached_input": usage.cached_tokens,
@@ -97,6 +102,19 @@ class TritonSink:
             self._gauges[catalogue.FLAGS_BROKEN, ()] = broken
             for name, on in flags.items():
                 self._gauges[catalogue.FLAG, (name,)] = on
+
+    def ledger(self, writer: str, *, written: int, lost: int, failures: int, pending: int) -> None:
+        """The usage ledger's counts since the start."""
+        with self._lock:
+            for metric, total in (
+                (catalogue.LEDGER_RECORDS, written),
+                (catalogue.LEDGER_LOST, lost),
+                (catalogue.LEDGER_FAILURES, failures),
+            ):
+                self._sums[metric, ()] += total - self._ledger_totals[metric]
+                self._ledger_totals[metric] = total
+            self._gauges[catalogue.LEDGER_PENDING, ()] = pending
+            self._gauges[catalogue.LEDGER_WRITER, (writer,)] = 1
 
     def control_read(self, report: ControlReport) -> None:
         """State, K and transitions of the draft-length control."""

@@ -20,8 +20,11 @@ class Answer:
     """Streams responses `interval` seconds apart or more, or keeps all chunks for one response at the end (HTTP `generate` wants
     exactly one). A streamed response belongs to one of the request's `samples`. `add` and `flush` are for one thread."""
 
-    def __init__(self, sender: Any, client_id: str, stream: bool, version: str, interval: float = 0.0, samples: int = 1) -> None:
+    def __init__(
+        self, sender: Any, client_id: str, stream: bool, version: str, interval: float = 0.0, samples: int = 1, tenant: str = "other"
+    ) -> None:
         self.client_id = client_id
+        self.tenant = tenant
         self.key = secrets.randbits(31)  # by which detokenize names it when it finds that nobody listens
         self._sender = sender
         self._stream = stream

@@ -1,7 +1,7 @@
 """`<p>_decode`: token ids in, chunks of tokens out (decoupled). One engine for each model instance.
 
 `execute` only queues. The engine's thread hands chunks to a delivery thread. A third thread looks at the flags file, flushes
-metrics, looks for consumers that left, and has Triton load the pipeline anew when the engine is broken.
+metrics, syncs the usage ledger, looks for consumers that left, and has Triton load the pipeline anew when the engine is broken.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from builder.repository.flag_store import FlagStore
 from builder.repository.flag_watch import FlagWatch
 from builder.repository.flags import FLAGS
 from builder.repository.models.answer import Answer
+from builder.repository.models.billing import Billing
 from builder.repository.models.control_upkeep import ControlUpkeep
 from builder.repository.models.delivery import Delivery
 from builder.repository.models.folder import read_spec, version_folder
@@ -49,13 +50,14 @@ class TritonPythonModel:
         self._sink = TritonSink(pb_utils.MetricFamily, model=model, version=self._version)
         self._engine = self.load(folder, self._sink)
         spec = self.read_spec(folder)
+        self._billing = Billing(folder.parent.parent, spec.chargeback, model=model, version=self._version)
         self._speculation = spec.speculation
         self._stream_interval = spec.serving.stream_interval
         self._control = ControlUpkeep(EventLog(folder.parent.parent, model, self._version), self._sink, pb_utils.Logger.log_warn)
         self._control.event("load")
         self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
         self._apply_flags()  # before the first request
-        self._delivery = Delivery(self._engine.cancel)
+        self._delivery = Delivery(self._engine.cancel, self._billing.record)
         self._restart = Restart(model, self._engine)
         self._stopping = threading.Event()
         self._upkeeper = threading.Thread(target=self._upkeep, daemon=True, name="tandem-upkeep")
@@ -66,7 +68,9 @@ class TritonPythonModel:
         for request in requests:
             client_id, options = Options.from_json(read_text(request, "request"))
             samples = options.sampling.n
-            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, samples)
+            answer = Answer(
+                request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, samples, options.tenant
+            )
             try:
                 if options.deserted is not None:
                     self._reclaim(options.deserted, answer)
@@ -87,6 +91,7 @@ class TritonPythonModel:
         for answer in self._delivery.stop():
             answer.fail(EngineError("the model was unloaded before the answer was complete", mend="Send the request again"))
         self._upkeeper.join()
+        self._billing.close()
 
     def _submit(self, options: Options, prompt_ids: list[int], answer: Answer) -> None:
         engine_id = uuid.uuid4().hex  # a client may use one id twice, the engine may not
@@ -140,6 +145,7 @@ class TritonPythonModel:
         while not self._stopping.wait(UPKEEP_PERIOD):
             try:
                 self._apply_flags()
+                self._billing.upkeep(self._sink)
                 self._control.take(self._engine.control_report())
                 self._sink.flush()
                 for engine_id, answer in self._delivery.live():
@@ -148,4 +154,5 @@ class TritonPythonModel:
                 self._restart.look()
             except Exception as error:  # flags and metrics must never end the serving
                 log_exception(error)
+        self._billing.upkeep(self._sink)
         self._sink.flush()

@@ -15,10 +15,11 @@ from builder.runtime.request import Cancellation, Output
 
 class Delivery:
     """Answers by the engine's request id, from `open` until the engine has nothing more for them. `cancel(engine_id, reason)` ends a
-    request whose answer cannot be sent."""
+    request whose answer cannot be sent; `record(tenant, output)` writes down what an ended one used, before its last chunk leaves."""
 
-    def __init__(self, cancel: Callable[[str, Cancellation], bool]) -> None:
+    def __init__(self, cancel: Callable[[str, Cancellation], bool], record: Callable[[str, Output], None]) -> None:
         self._cancel = cancel
+        self._record = record
         self._answers: dict[str, Answer] = {}
         self._lock = threading.Lock()  # guards _answers
         self._outbox: queue.SimpleQueue[tuple[str, Output] | None] = queue.SimpleQueue()
@@ -62,6 +63,7 @@ class Delivery:
         answer = self._answers.get(engine_id)
         if answer is None:
             return
+        self._record(answer.tenant, output)
         self._try(engine_id, partial(answer.add, output))
         holding.pop(engine_id, None)
         if answer.complete:

@@ -69,9 +69,9 @@ def test_setup_installs_missing_debian_packages_as_root_and_names_them_to_others
     result = setup(path, tmp_path / "venv")
     if os.geteuid() == 0:
         told = (tmp_path / "log").read_text(encoding="utf-8")
-        assert re.search(r"^update.*\ninstall.* g\+\+ libpython3-dev make python3-venv\n$", told)
+        assert re.search(r"^update.*\ninstall.* g\+\+ libpython3-dev make prometheus prometheus-alertmanager python3-venv\n$", told)
     else:
-        assert "run as root: apt-get install g++ libpython3-dev make python3-venv" in result.stderr
+        assert "run as root: apt-get install g++ libpython3-dev make prometheus prometheus-alertmanager python3-venv" in result.stderr
         assert not (tmp_path / "log").exists()
 
 

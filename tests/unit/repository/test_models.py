@@ -303,6 +303,33 @@ def test_nobody_asks_triton_about_cancellation_after_the_final_response(make_req
     assert not answer.consumer_gone()  # the stand-in, like tritonserver, would crash
 
 
+def test_what_a_request_used_is_in_the_ledger_before_its_last_chunk_leaves(
+    decode: Any, engine: ScriptedEngine, make_request: Any, tmp_path: Path
+) -> None:
+    request = asked(make_request, Options(tenant="search"))
+    decode.execute([request])
+    engine.emit(0, 5, final=True)
+    assert request.sender.final.wait(20)
+    (segment,) = (tmp_path / ".ledger" / "p").iterdir()
+    (record,) = map(json.loads, segment.read_text().splitlines())
+    assert (record["tenant"], record["model"], record["version"], record["output"], record["rejected"]) == ("search", "p", "4", 2, 2)
+
+
+def test_a_failed_request_that_used_nothing_has_no_record(decode: Any, engine: ScriptedEngine, make_request: Any, tmp_path: Path) -> None:
+    request = asked(make_request, Options())
+    decode.execute([request])
+    engine.emit(0, final=True, finish_reason=FinishReason.ERROR, usage=None, stats=None, error="unlucky")
+    assert request.sender.final.wait(20)
+    assert list((tmp_path / ".ledger" / "p").iterdir()) == []
+
+
+def test_a_model_that_is_unloaded_seals_its_ledger(decode: Any, engine: ScriptedEngine, make_request: Any, tmp_path: Path) -> None:
+    decode.execute([asked(make_request, Options())])
+    engine.emit(0, 5, final=True)
+    decode.finalize()
+    assert [path.suffix for path in (tmp_path / ".ledger" / "p").iterdir()] == [".jsonl"]
+
+
 def test_a_request_on_the_control_side_of_a_rollout_is_decoded_plainly(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
     for percent, speculation, side in ((0, False, "control"), (100, True, "")):
         decode._speculation = Speculation(rollout=percent)

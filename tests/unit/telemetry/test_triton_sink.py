@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from builder.decoding.control import Reason, State, Transition
-from builder.runtime.request import Cancellation, DecodeStats, Output, Request, Usage
+from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.speculation import ControlReport
 from builder.telemetry.catalogue import CATALOGUE
 from builder.telemetry.triton_sink import TritonSink
 
 REQUEST = Request("r", (1, 2), tenant="search", rollout_arm="control")
-LAST = Output("r", (3,), usage=Usage(10, 6, 4), stats=DecodeStats("speculative", 2, 8, 6, decode_seconds=0.5))
+STATS = DecodeStats("speculative", 2, 8, 6, target_passes_avoided=5, compute_seconds=0.25, decode_seconds=0.5)
+LAST = Output("r", (3,), finish_reason=FinishReason.STOP, usage=Usage(10, 6, 4), stats=STATS)
 
 
 class Families:
@@ -67,6 +68,7 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(3, 1, 20, 10, 100)
     sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
+    sink.ledger("w", written=7, lost=1, failures=2, pending=3)
     sink.finished(REQUEST, Output("r", (), cancellation=Cancellation.DEADLINE), 0.5)
     sink.refused("search", "queue")
     moved = Transition(0.0, "greedy", State.SPECULATING, State.PLAIN, Reason.LOW_ACCEPTANCE, 0, 0.1, 40)
@@ -104,6 +106,25 @@ def test_tokens_are_tagged_by_tenant_type_and_optimisation(families: Families, s
     sink.flush()
     for token_type, count in {"input": 6, "cached_input": 4, "output": 6, "draft_rejected": 2}.items():
         assert families.of("tokens", tenant="search", token_type=token_type, optimisation="speculative") == [count]
+
+
+def test_finished_requests_and_their_time_are_tagged_as_their_tokens_are(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("finished_requests", tenant="search", optimisation="speculative", finish_reason="stop") == [1]
+    assert families.of("compute_seconds", tenant="search", optimisation="speculative") == [0.25]
+    assert families.of("target_passes_avoided") == [5]
+
+
+def test_the_ledgers_totals_become_increments(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    sink.ledger("w", written=10, lost=1, failures=2, pending=0)
+    sink.flush()
+    assert families.of("ledger_records") == [7, 3]
+    assert (families.of("ledger_lost_records"), families.of("ledger_failures")) == ([1], [2])
+    assert families.of("ledger_pending_records") == [3, 0]
+    assert families.of("ledger_writer", writer="w") == [1, 1]
 
 
 def test_refusals_and_cancellations_are_counted_by_their_cause(families: Families, sink: TritonSink) -> None:

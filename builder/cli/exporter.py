@@ -1,0 +1,53 @@
+"""`builder exporter`: metrics that Triton's own port cannot give."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from rich.markup import escape
+
+from builder.cli.console import err
+from builder.serve.exporter import PipelineCollector, reader
+from builder.serve.ports import require_free
+from builder.serve.triton import reachable
+from builder.spec.load import load_pipeline
+
+DEFAULT_PORT = 8003
+
+
+def exporter(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml whose server is watched.")],
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = DEFAULT_PORT,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
+) -> None:
+    """Export SLO state, owner, prices, quality results, flags of tenants and process use, for Prometheus to scrape.
+
+    The server is scraped at `serving.metrics_port` whenever the exporter is. Ctrl-C ends it.
+
+    Example: `builder exporter pipelines/smollm2.yaml --port 8003`
+    """
+    spec = load_pipeline(pipeline).spec
+    registry = CollectorRegistry()
+    collector = PipelineCollector(spec, repository, reader(reachable(spec.serving.host), spec.serving.metrics_port))
+    if once:
+        registry.register(collector)
+        sys.stdout.write(generate_latest(registry).decode("utf-8"))
+        return
+    require_free(host, {"exporter": port})
+    registry.register(collector)
+    server, thread = start_http_server(port, addr=host, registry=registry)
+    err.print(f"Exporting {escape(spec.metadata.name)} on http://{host}:{port}/metrics", soft_wrap=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        err.print("Stopped.")
+    finally:
+        server.shutdown()
+        thread.join()
