@@ -44,6 +44,7 @@ _ANY_GPU: tuple[Rule, ...] = (
     common_rules.dtype_supported,
     common_rules.engine_runs_on_this_gpu,
     common_rules.awq_group_supported,
+    common_rules.awq_group_within_gpu,
     common_rules.tensor_parallel_divides_heads,
     common_rules.world_size_fits,
     common_rules.draft_on_the_target_s_node,

@@ -70,6 +70,21 @@ def awq_group_supported(context: PlanContext) -> Finding:
     return Finding(rule, False, message, f"Set draft.quantization to {{group_size: {allowed[-1]}, symmetric: true}}")
 
 
+def awq_group_within_gpu(context: PlanContext) -> Finding:
+    """Matrices whose input is shared out over GPUs keep whole groups on each."""
+    rule, draft = "awq-group-within-gpu", context.spec.draft
+    if context.draft is None or draft is None:
+        return Finding(rule, True, "no draft")
+    trt = context.spec.engine.trt
+    split = trt.target if context.spec.engine.chosen_backend == "trtllm-llmapi" else trt.draft
+    gpus, size = split.tensor_parallel, draft.quantization.group_size
+    odd = [width for width in (context.draft.num_heads * context.draft.head_dim, context.draft.intermediate_size) if width % (gpus * size)]
+    if not odd or gpus == 1:
+        return Finding(rule, True, f"whole groups of {size} on {gpus} GPUs" if gpus > 1 else "one GPU")
+    message = f"groups of {size} do not divide the draft's {listed(odd)} inputs over {gpus} GPUs"
+    return Finding(rule, False, message, "Split the draft over fewer GPUs (orchestrator mode), or use a draft of other widths")
+
+
 def tensor_parallel_divides_heads(context: PlanContext) -> Finding:
     """Each GPU takes whole heads; key-value heads may be copied, but only whole times."""
     rule, trt = "tp-divides-heads", context.spec.engine.trt

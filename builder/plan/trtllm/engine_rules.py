@@ -76,6 +76,8 @@ def vocabulary_padded_alike(context: PlanContext) -> Finding:
     rule, trt = "vocab-padded-alike", context.spec.engine.trt
     if context.draft is None:
         return Finding(rule, True, "no draft")
+    if context.target.vocab_size != context.draft.vocab_size:
+        return Finding(rule, True, "not compared, see vocab-match")
     target, draft = _padded(context.target, trt.target), _padded(context.draft, trt.draft)
     if target == draft:
         return Finding(rule, True, f"both padded to {target:,} tokens")
