@@ -209,7 +209,7 @@ def test_without_tensorrt_llm_the_error_says_where_to_serve(
 def test_another_line_than_the_version_was_made_for_is_refused(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    engine, _ = open_engine()
+    open_engine()
     monkeypatch.setitem(sys.modules, "tensorrt_llm", tensorrt_llm("1.3.0", []))
     with pytest.raises(EngineError, match=r"1\.3\.0 is installed"):
         open_llmapi(tmp_path, load_pipeline(tmp_path / "pipeline.yaml").spec)
