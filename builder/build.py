@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from builder.align.align import align
 from builder.align.recipe import AlignmentOptions, AlignmentRecipe, read_result
+from builder.align.record import record_file, wanted_alignment
 from builder.align.staging import Parts
+from builder.align.vocabulary import cut_vocabulary
 from builder.bench.acceptance import PROMPTS, measure_acceptance
 from builder.compile.cache import cached_folder, default_cache
 from builder.compile.torch_aot import folder as engine_folder
@@ -82,17 +84,24 @@ class _Recipe:
     symmetric: bool | None = None
     embedding: bool = True
     alignment: AlignmentRecipe | None = None  # of a draft: it is packed without first
+    vocabulary: int | None = None  # of a draft: the head is cut last
+    counted: AlignmentRecipe | None = None  # what the vocabulary is counted on
 
     @property
     def fingerprint(self) -> str:
         options = [self.weights, self.layers, self.group_size, self.symmetric, self.embedding]
         made_of = [engine_folder.FORMAT, self.role, self.checkpoint.fingerprint, *options]
         packed = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-        return self.alignment.fingerprint(packed) if self.alignment else packed
+        whole = self.alignment.fingerprint(packed) if self.alignment else packed
+        return self.counted.fingerprint(f"{whole} {self.vocabulary}") if self.counted else whole
+
+    @property
+    def uncut(self) -> _Recipe:
+        return replace(self, vocabulary=None, counted=None)
 
     @property
     def unaligned(self) -> _Recipe:
-        return replace(self, alignment=None)
+        return replace(self.uncut, alignment=None)
 
     def packer(self) -> Packer:
         return Packer(
@@ -120,7 +129,7 @@ def build_pipeline(
 ) -> BuildResult:
     """Build the pipeline and publish it as a new version, unless the newest version was made of exactly the same.
 
-    `alignment` takes the place of draft.alignment.
+    `alignment` takes the place of what wanted_alignment says.
     Raises SpecError, WeightsError, TokenizerError, CheckError (the plan said no), BuildError or RepositoryError; whatever is
     raised, no part of a version is left behind.
     """
@@ -139,8 +148,16 @@ def build_pipeline(
     cached = version is not None
     if version is None:
         _compile(recipes, cache, progress)
-        if (wanted := recipes[-1].alignment) is not None:
-            _align(pipeline, release, recipes[-1], wanted, cache, progress, repository)
+        draft = recipes[-1]
+        if draft.alignment is not None:
+            _align(pipeline, release, draft.uncut, draft.alignment, cache, progress, repository)
+        if draft.counted is not None:
+            progress.stage(f"the draft's {draft.vocabulary} most frequent tokens", 1)
+            parts = _parts(release, draft, cache)
+            whole = cache / draft.uncut.folder_name
+            cut = partial(cut_vocabulary, whole, draft.fingerprint, draft.vocabulary or 0, draft.counted, parts, pipeline.spec)
+            cached_folder(cache, draft.folder_name, cut)
+        if draft.alignment is not None:
             release = replace(release, results={"alignment": read_result(release.engines[DRAFT])})
         version, cached = publish(repository, release, check=_acceptance_check(pipeline, progress))
     return BuildResult(release.pipeline, version.number, cached, clock() - started, _describe(version, recipes), version.manifest.results)
@@ -154,10 +171,14 @@ def _recipes(pipeline: LoadedPipeline, asked: AlignmentOptions | None) -> list[_
         checkpoint = target if draft.from_target else open_checkpoint(draft.weights, pipeline.base)
         layers = None if draft.layers == "all" else draft.layers
         quantization = draft.quantization
-        options = asked or AlignmentOptions.of(draft)
+        options = asked or wanted_alignment(pipeline, draft)
         alignment = options.recipe(target.fingerprint) if options else None
         packed = (quantization.group_size, quantization.symmetric, not draft.from_target)
-        recipes.append(_Recipe(DRAFT, checkpoint, "int4", layers, *packed, alignment))
+        recipe = _Recipe(DRAFT, checkpoint, "int4", layers, *packed, alignment)
+        if draft.vocabulary != "all":
+            counted = alignment or AlignmentOptions().recipe(target.fingerprint)
+            recipe = replace(recipe, vocabulary=draft.vocabulary, counted=counted)
+        recipes.append(recipe)
     return recipes
 
 
@@ -197,14 +218,20 @@ def _align(
 ) -> None:
     """An interrupted alignment leaves its standing beside the cache's folders, and no folder."""
     if _target_changed(repository, release):
-        progress.stage("the target's weights changed: aligning anew", 1)
-    parts = Parts(release.engines[TARGET], cache / draft.unaligned.folder_name, release.engines[KERNELS], release.tokenizer)
+        record = record_file(pipeline.path)
+        asked = f", as {record.name} says (`builder align` to ask otherwise)" if record.is_file() else ""
+        progress.stage(f"the target's weights changed: aligning anew{asked}", 1)
+    parts = _parts(release, draft, cache)
     standing = cache / f"alignment-{draft.fingerprint[:16]}.safetensors"
 
     def fill(folder: Path) -> None:
         align(folder, draft.fingerprint, alignment, parts, pipeline.spec, standing, progress)
 
     cached_folder(cache, draft.folder_name, fill)
+
+
+def _parts(release: Release, draft: _Recipe, cache: Path) -> Parts:
+    return Parts(release.engines[TARGET], cache / draft.unaligned.folder_name, release.engines[KERNELS], release.tokenizer)
 
 
 def _target_changed(repository: Path, release: Release) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 class TandemError(Exception):
     """Base of all errors that are the user's to mend. The command line prints it without a traceback.
@@ -63,3 +65,15 @@ class ServeError(TandemError):
 
 class RequestError(TandemError):
     """A request that cannot be served as it is: bad sampling value, empty or too long prompt, unknown parameter."""
+
+
+class OverloadError(RequestError):
+    """A request that is refused now and may be served later: a full queue, a limit of its tenant, an engine being restarted.
+
+    `limit` names the limit in a closed set of words, `retry_after` is in whole seconds.
+    """
+
+    def __init__(self, what: str, *, where: str, limit: str, retry_after: float) -> None:
+        self.limit = limit
+        self.retry_after = max(1, math.ceil(retry_after))
+        super().__init__(what, where=where, mend=f"Try again in {self.retry_after} s")

@@ -11,7 +11,7 @@ from builder.align.prompts import TEXT_TOKENS, Prompt, prompt_tokens
 from builder.decoding.params import SamplingParams
 from builder.errors import BuildError
 from builder.runtime.engine import Engine
-from builder.runtime.request import FinishReason, Output, Request
+from builder.runtime.request import Cancellation, FinishReason, Output, Request
 from builder.text import Tokenizer
 
 ANSWER_TOKENS = 128
@@ -82,7 +82,7 @@ def write_samples(
             break
         engine.step()
     for number in running:
-        engine.cancel(str(number), "the time is over")
+        engine.cancel(str(number), Cancellation.DEADLINE)
     while engine.step():
         pass
     written = [Sample(ids + tuple(answers[number]), len(ids)) for number, ids in enumerate(asked)]

@@ -11,7 +11,7 @@ from typing import Any
 from builder.align.prompts import Prompt, prompts_fingerprint, read_prompts, shipped_prompts
 from builder.spec.draft import Draft
 
-FORMAT = 1  # raise when the method changes: older aligned drafts are then made again
+FORMAT = 2  # raise when the method changes: older aligned drafts are then made again
 RESULT_FILE = "alignment.json"  # in the aligned engine's folder: what was measured, and whether it was kept
 
 
@@ -38,10 +38,10 @@ class AlignmentOptions:
     text: Path | None = None
 
     @classmethod
-    def of(cls, draft: Draft) -> AlignmentOptions | None:
-        """What pipeline.yaml asks for; None when the draft stays as it was quantised."""
+    def of(cls, draft: Draft, base: Path) -> AlignmentOptions | None:
+        """What pipeline.yaml asks for; `base` is its folder. None when the draft stays as it was quantised."""
         asked = draft.alignment
-        return cls(asked.minutes, asked.seed) if asked else None
+        return cls(asked.minutes, asked.seed, base / asked.text if asked.text else None) if asked else None
 
     def recipe(self, target_fingerprint: str) -> AlignmentRecipe:
         """With the shipped prompts, and those of the user's file. SpecError with file:line when a line of it is bad."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from builder.align.matrices import COMPUTE, Weights, gate_and_up
+from builder.align.functions import RmsNorm, Rotate
+from builder.align.matrices import COMPUTE, Weights
 from builder.weights.config import ModelConfig
 from builder.weights.rope import inverse_frequencies
 
@@ -58,44 +59,64 @@ def decode(
     """
     hidden, made = embedded.float(), []
     rotation = _rotation(config, first, embedded.shape[1])
-    mask = view.mask.unsqueeze(1)  # [batch, 1, rows, keys]
+    mask = _added(view, config)
     for i in range(config.num_layers):
         layer = f"layers.{i}"
-        x = _norm(weights, config, f"{layer}.attention_norm", hidden).to(COMPUTE)
+        x = _norm(weights, config, f"{layer}.attention_norm", hidden)
         mixed, own = _attention(weights, config, layer, x, rotation, mask, None if given is None else given[i])
-        hidden = hidden + _linear(weights, f"{layer}.output", mixed).float()
-        x = _norm(weights, config, f"{layer}.mlp_norm", hidden).to(COMPUTE)
-        gate, up = gate_and_up(_linear(weights, f"{layer}.gate_up", x))
-        hidden = hidden + _linear(weights, f"{layer}.down", F.silu(gate) * up).float()
+        hidden = hidden + _linear(weights, f"{layer}.output", mixed)
+        x = _norm(weights, config, f"{layer}.mlp_norm", hidden)
+        gate, up = _linear(weights, f"{layer}.gate_up", x).chunk(2, dim=-1)
+        hidden = hidden + _linear(weights, f"{layer}.down", F.silu(gate) * up)
         made.append(own)
     return hidden, made
 
 
+def normed(weights: Weights, config: ModelConfig, hidden: Tensor) -> Tensor:
+    """What the head reads: COMPUTE [..., hidden]."""
+    return _norm(weights, config, "norm", hidden)
+
+
+def head(weights: Weights, config: ModelConfig) -> Tensor:
+    """COMPUTE [vocab, hidden]; rows beyond are padding to a whole work unit."""
+    return weights.matrix("head")[: config.vocab_size]
+
+
 def logits(weights: Weights, config: ModelConfig, hidden: Tensor) -> Tensor:
     """float32 [..., vocab] of hidden [..., hidden]"""
-    return _linear(weights, "head", _norm(weights, config, "norm", hidden).to(COMPUTE))[..., : config.vocab_size].float()
+    return F.linear(normed(weights, config, hidden), head(weights, config)).float()
+
+
+def _added(view: View, config: ModelConfig) -> Tensor:
+    """What hides keys when added to scores: 0 or -inf, COMPUTE [batch * kv_heads, group * rows, keys], made once for all layers."""
+    batch, rows, keys = view.mask.shape
+    hidden = torch.zeros(batch, 1, rows, keys, dtype=COMPUTE).masked_fill_(~view.mask.unsqueeze(1), float("-inf"))
+    return hidden.expand(-1, config.num_heads, -1, -1).reshape(batch * config.num_kv_heads, -1, keys)
 
 
 def _attention(
     weights: Weights, config: ModelConfig, layer: str, x: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor, given: KeysValues | None
 ) -> tuple[Tensor, KeysValues]:
+    """Query heads of one kv head are more rows of one product, so keys and values are never repeated."""
     heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+    batch, rows = x.shape[:2]
     # outputs beyond these are padding to a whole work unit
-    q, k, v = (
-        _linear(weights, f"{layer}.qkv", x)[..., : (heads + 2 * kv_heads) * dim]
-        .unflatten(-1, (-1, dim))
-        .split((heads, kv_heads, kv_heads), dim=-2)
-    )
+    fused = _linear(weights, f"{layer}.qkv", x)[..., : (heads + 2 * kv_heads) * dim].unflatten(-1, (-1, dim))
+    turning, v = fused.split((heads + kv_heads, kv_heads), dim=-2)
     if config.qk_norm:
-        q, k = _norm(weights, config, f"{layer}.query_norm", q.float()), _norm(weights, config, f"{layer}.key_norm", k.float())
-    q, k = _rotate(q, rotation), _rotate(k, rotation)
+        q, k = turning.split((heads, kv_heads), dim=-2)
+        q, k = (_norm(weights, config, f"{layer}.{name}_norm", t.float()) for name, t in (("query", q), ("key", k)))
+        turning = torch.cat([q, k], dim=-2)
+    turned: Tensor = Rotate.apply(turning, *rotation)  # type: ignore[no-untyped-call]
+    q, k = turned.split((heads, kv_heads), dim=-2)
     keys, values = (k, v) if given is None else (torch.cat([given[0], k], dim=1), torch.cat([given[1], v], dim=1))
     group = heads // kv_heads
-    seen_keys, seen_values = (t.repeat_interleave(group, dim=2).transpose(1, 2) for t in (keys, values))
+    q = (q * dim**-0.5).view(batch, rows, kv_heads, group, dim).permute(0, 2, 3, 1, 4).reshape(batch * kv_heads, group * rows, dim)
+    keys, values = (t.transpose(1, 2).flatten(0, 1) for t in (keys, values))  # [batch * kv_heads, positions, dim]
     # written out: the backward pass of the fused CPU attention takes 2.4 times as long at these sizes
-    scores = q.transpose(1, 2) @ seen_keys.transpose(2, 3) * dim**-0.5
-    shares = scores.masked_fill(~mask, float("-inf")).softmax(-1)
-    return (shares @ seen_values).transpose(1, 2).flatten(2), (k, v)
+    shares = torch.baddbmm(mask, q, keys.transpose(1, 2)).softmax(-1)
+    mixed = torch.bmm(shares, values).view(batch, kv_heads, group, rows, dim).permute(0, 3, 1, 2, 4)
+    return mixed.reshape(batch, rows, heads * dim), (k, v)
 
 
 def _linear(weights: Weights, name: str, x: Tensor) -> Tensor:
@@ -107,7 +128,9 @@ def _linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str, x: Tensor) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], weights.vector(name), config.rms_norm_eps)
+    """COMPUTE; every model has the norms asked for."""
+    normed: Tensor = RmsNorm.apply(x, weights.vector(name), config.rms_norm_eps, COMPUTE)  # type: ignore[no-untyped-call]
+    return normed
 
 
 def _rotation(config: ModelConfig, first: Tensor, rows: int) -> tuple[Tensor, Tensor]:
@@ -115,10 +138,3 @@ def _rotation(config: ModelConfig, first: Tensor, rows: int) -> tuple[Tensor, Te
     positions = (first[:, None] + torch.arange(rows)).float()
     angles = positions[:, :, None, None] * torch.tensor(inverse_frequencies(config))
     return angles.cos(), angles.sin()
-
-
-def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding (Su et al. 2021), halves in Hugging Face's order; COMPUTE."""
-    cos, sin = rotation
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(COMPUTE)

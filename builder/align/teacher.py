@@ -58,7 +58,8 @@ class Teacher:
         hidden, made = decode(self._weights, self._config, self.embedding[ids], first, view)
         for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
             scores = logits(self._weights, self._config, hidden[row, sample.start - 1 : length])
-            top, likely = scores.softmax(-1).topk(min(TOP, self._config.vocab_size))
+            top, likely = scores.topk(min(TOP, self._config.vocab_size))
+            top = (top - scores.logsumexp(-1, keepdim=True)).exp()
             given = [(k[row : row + 1, :length].clone(), v[row : row + 1, :length].clone()) for k, v in made[: self._layers]]
             yield Lesson(sample, likely, top, given)
 

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from builder.align.corpus import Sample
+from builder.align.functions import Imitation
 from builder.align.matrices import Learnable
-from builder.align.student import View, decode, logits
+from builder.align.student import View, decode, head, normed
 from builder.align.teacher import Batch, Teacher, collate
 from builder.weights.config import ModelConfig
 
-ROWS = 1024  # positions of a mini-batch: enough that dequantising all weights costs less than the products
+ROWS = 512  # positions of a step: more would mean fewer steps, fewer that making the weights costs more than the products
+PORTION = 512  # positions run at once (in portions of 256 the same rows take half as long again); the clock is looked at after each
 LEARNING_RATE = 4e-3  # of relative changes: a scale moves by about this share a step at first
 _WARM_UP = 5  # steps
 _CLIP = 1.0
@@ -53,7 +55,7 @@ class Training:
             rate = LEARNING_RATE * min(1.0, (self.steps + 1) / _WARM_UP) * (0.02 + 0.98 * (1 + math.cos(math.pi * part)) / 2)
             for group in self._optimiser.param_groups:
                 group["lr"] = rate
-            after_step(self._step(next(batches)))
+            after_step(self._step(next(batches), lambda: progress() >= 1))
 
     def state(self) -> dict[str, Tensor]:
         """What a later run needs to go on: parameters, both moments, steps."""
@@ -83,20 +85,27 @@ class Training:
         else:
             view = View.rounds(batch.first, rows, batch.given[0][0].shape[1], self._round_length, offset, window)
         hidden, _ = decode(self.draft, self._config, self._embedding[batch.ids], batch.first, view, batch.given)
-        scores = logits(self.draft, self._config, hidden[batch.taught])
-        total = scores.logsumexp(-1) * batch.probabilities.sum(-1)
-        return (total - (scores.gather(-1, batch.likely) * batch.probabilities).sum(-1)).mean()
+        x = normed(self.draft, self._config, hidden[batch.taught])
+        total: Tensor = Imitation.apply(x, head(self.draft, self._config), batch.likely, batch.probabilities)  # type: ignore[no-untyped-call]
+        return total / len(x)
 
-    def _step(self, samples: Sequence[Sample]) -> float:
+    def _step(self, samples: Sequence[Sample], over: Callable[[], bool] = lambda: False) -> float:
+        """One step on all samples, or on the portions done when `over()`: at least the first."""
         self.draft.refresh()
-        batch = collate(self._teacher.lessons(samples), shared=self._shared)
-        loss = self.loss(batch, offset=self.steps % self._round_length)
-        self._optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        rows, total = 0, 0.0
+        for portion in _portions(samples, PORTION):
+            batch = collate(self._teacher.lessons(portion), shared=self._shared)
+            loss = self.loss(batch, offset=self.steps % self._round_length) * len(batch.likely)
+            loss.backward()
+            rows += len(batch.likely)
+            total += float(loss.detach())
+            if over():
+                break
+        self.draft.collect(1 / rows)
         torch.nn.utils.clip_grad_norm_([self.draft.parameters], _CLIP)
         self._optimiser.step()
         self.steps += 1
-        return float(loss.detach())
+        return total / rows
 
     def _batches(self) -> Iterator[list[Sample]]:
         """Mini-batches of about ROWS rows without end, every sample once an epoch, from where `steps` says."""
@@ -104,12 +113,20 @@ class Training:
         epoch = 0
         while True:
             order = torch.randperm(len(self._samples), generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch))
-            batch: list[Sample] = []
-            for place, index in enumerate(order.tolist(), 1):
-                batch.append(self._samples[index])
-                if place == len(order) or sum(sample.rows for sample in batch) >= ROWS:
-                    done += 1
-                    if done > self.steps:
-                        yield batch
-                    batch = []
+            for batch in _portions([self._samples[index] for index in order.tolist()], ROWS):
+                done += 1
+                if done > self.steps:
+                    yield batch
             epoch += 1
+
+
+def _portions(samples: Sequence[Sample], rows: int) -> Iterator[list[Sample]]:
+    """The samples in turn, in groups of at least `rows` rows but for the last."""
+    portion: list[Sample] = []
+    for sample in samples:
+        portion.append(sample)
+        if sum(each.rows for each in portion) >= rows:
+            yield portion
+            portion = []
+    if portion:
+        yield portion

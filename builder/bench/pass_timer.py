@@ -70,6 +70,12 @@ class TimedGreedyRunner(TimedRunner):
         super().__init__(runner, timer)
         self._greedy = runner
 
+    def greedy(self, hidden: torch.Tensor) -> list[int]:
+        began = time.perf_counter()
+        tokens = self._greedy.greedy(hidden)
+        self._timer.add(time.perf_counter() - began)
+        return tokens
+
     def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
         """The passes of one draft, each counted with an equal share of its time."""
         began = time.perf_counter()

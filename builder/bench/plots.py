@@ -30,7 +30,7 @@ def plots(report: Report) -> dict[str, str]:
 
 def roofline(report: Report) -> str:
     """Attainable operations per second against operations per byte. The slope is the bandwidth of the limit pass of the same run."""
-    figure, axes = _panel()
+    figure, axes = panel()
     marks = {"target": ("#2a6f97", "o"), "draft": ("#bc4749", "s")}
     intensities = [roof.operations / roof.bytes_per_step for roof in report.rooflines.values()]
     reach = [min(intensities) / 3, max(intensities) * 3]
@@ -42,7 +42,7 @@ def roofline(report: Report) -> str:
         axes.plot([intensity], [roof.operations / roof.step / 1e9], mark, color=colour, label=label)
     axes.set(xscale="log", yscale="log", xlabel="operations per byte read", ylabel="10⁹ operations per second")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    return _svg(figure)
+    return svg(figure)
 
 
 def speedup_by_length(results: Sequence[Result]) -> str:
@@ -61,11 +61,11 @@ def speedup_by_length(results: Sequence[Result]) -> str:
         axes.set_xticks(sorted({result.setting.draft_tokens for result in results}))
         axes.label_outer()
     panels[0][0].legend(frameon=False, fontsize=8)
-    return _svg(figure)
+    return svg(figure)
 
 
 def predicted_against_measured(results: Sequence[Result]) -> str:
-    figure, axes = _panel()
+    figure, axes = panel()
     high = 1.1 * max(max(result.speedup.median, result.predicted) for result in results)
     axes.plot([0, high], [0, high], color=MUTED, linewidth=0.8)
     axes.fill_between([0, high], [0, 0.9 * high], [0, 1.1 * high], color=MUTED, alpha=0.18, linewidth=0, label="within 10 %")
@@ -73,7 +73,7 @@ def predicted_against_measured(results: Sequence[Result]) -> str:
         axes.plot([r.speedup.median for r in mine], [r.predicted for r in mine], "o", color=COLOURS[method], label=method, alpha=0.8)
     axes.set(xlim=(0, high), ylim=(0, high), xlabel="measured speed-up", ylabel="predicted speed-up")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    return _svg(figure)
+    return svg(figure)
 
 
 def acceptance_by_position(results: Sequence[Result]) -> str:
@@ -88,7 +88,7 @@ def acceptance_by_position(results: Sequence[Result]) -> str:
         axes.set_xticks(range(1, longest + 1))
         axes.label_outer()
     panels[0][0].legend(frameon=False, fontsize=8)
-    return _svg(figure)
+    return svg(figure)
 
 
 def _by_method(results: Sequence[Result], kind: str | None = None) -> Iterator[tuple[str, list[Result]]]:
@@ -98,7 +98,7 @@ def _by_method(results: Sequence[Result], kind: str | None = None) -> Iterator[t
             yield method, mine
 
 
-def _panel() -> tuple[Figure, Axes]:
+def panel() -> tuple[Figure, Axes]:
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
     _quiet(axes)
@@ -120,7 +120,7 @@ def _quiet(axes: Axes) -> None:
     axes.grid(alpha=0.25)
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     """Without the XML head and metadata, so that it can stand inside a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

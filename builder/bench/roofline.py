@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def measure_rooflines(lab: Lab, folder: Path, context: int, repeats: int = REPEA
 
 def _roofline(runner: TorchAotRunner, folder: Path, context: int, step: float, limit: float) -> Roofline:
     config = runner.config
-    products = sum(outputs * inputs for outputs, inputs in matrix_sizes(config).values())
+    products = sum(outputs * inputs for outputs, inputs in matrix_sizes(replace(config, vocab_size=runner.info.scored)).values())
     attention = config.num_layers * config.num_heads * config.head_dim * (context + 1)
     return Roofline(
         weight_bytes=packed_bytes(folder / "weights.safetensors"),

@@ -25,6 +25,7 @@ from builder.weights.source import resolve
 Say = Callable[[str], None]
 
 QUICK_TOKENS, QUICK_PER_CLASS, QUICK_BATCH = 64, 2, 3
+TRITON_PER_CLASS = 4  # through Triton: its share hardly hangs on the prompt
 LARGEST_K = 16
 
 
@@ -108,7 +109,9 @@ def run_bench(loaded: LoadedPipeline, version: Version, options: Options, on_pro
 def _triton(lab: Lab, version: Version, published: Setting, prompts: Sequence[Prompt], tokens: int, say: Say) -> TritonResult | None:
     """With the prompts that fit whole: a client cannot cut them as the lab does. None when none does."""
     room = lab.parts.settings.max_seq_len - tokens
-    fitting = [prompt for prompt in prompts if len(prompt.ids(lab.parts.tokenizer)) <= room]
+    classes = dict.fromkeys(prompt.kind for prompt in prompts)
+    some = [prompt for kind in classes for prompt in [each for each in prompts if each.kind == kind][:TRITON_PER_CLASS]]
+    fitting = [prompt for prompt in some if len(prompt.ids(lab.parts.tokenizer)) <= room]
     return measure_triton(lab, version.repository, version.pipeline, published, fitting, tokens, say) if fitting else None
 
 

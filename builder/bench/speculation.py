@@ -14,12 +14,16 @@ from builder.bench.prompts import Prompt
 from builder.bench.spread import Spread
 from builder.bench.steps import Answer, Step
 
+# A full run has 24 prompts and four K: with one of each beside every answer, plain answers and calibrations took a third of its time.
+LENGTHS_BESIDE_A_PLAIN_ANSWER = 2
+PROMPTS_BESIDE_A_CALIBRATION = 2
+
 GENERAL = ("facts", "code")  # the classes that decide which K is best: a rewrite favours any proposer that copies
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt decoded with one setting, beside a plain answer and a calibration taken within seconds of it."""
+    """One prompt decoded with one setting, beside a plain answer taken within seconds of it and a calibration within a minute."""
 
     prompt: Prompt
     setting: Setting
@@ -50,22 +54,28 @@ def measure(
     tokens: int,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Samples:
-    """For each prompt and K: a plain answer, a calibration, then each method. So what is compared was measured side by side."""
+    """For each prompt and pair of K: a plain answer, then for each of the two each method. What is compared was measured side by side.
+
+    Calibrations alternate with the answers too, one for each K at every second prompt.
+    """
     samples = Samples()
+    latest: dict[int, Costs] = {}
     _warm_up(lab, methods, draft_lengths)
     for number, prompt in enumerate(prompts, 1):
         on_progress(f"{prompt.kind}: {prompt.name} ({number} of {len(prompts)})")
         ids = lab.fit(prompt.ids(lab.parts.tokenizer), tokens)
-        for k in draft_lengths:
-            plain = lab.answer(PLAIN, ids, tokens)
-            samples.plain.append((prompt, plain))
-            samples.identity.check(prompt.name, PLAIN, plain.token_ids)
-            costs = calibrate(lab, k)
-            samples.costs.setdefault(k, []).append(costs)
+        for place, k in enumerate(draft_lengths):
+            if place % LENGTHS_BESIDE_A_PLAIN_ANSWER == 0:
+                plain = lab.answer(PLAIN, ids, tokens)
+                samples.plain.append((prompt, plain))
+                samples.identity.check(prompt.name, PLAIN, plain.token_ids)
+            if k not in latest or number % PROMPTS_BESIDE_A_CALIBRATION == 1:
+                latest[k] = calibrate(lab, k)
+                samples.costs.setdefault(k, []).append(latest[k])
             for setting in (Setting(k, method) for method in methods):
                 answer = lab.answer(setting, ids, tokens)
                 samples.identity.check(prompt.name, setting, answer.token_ids)
-                samples.speculative.append(Sample(prompt, setting, answer, plain, costs))
+                samples.speculative.append(Sample(prompt, setting, answer, plain, latest[k]))
     return samples
 
 

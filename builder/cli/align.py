@@ -22,23 +22,27 @@ def align(
 ) -> None:
     """Tune the draft's scales and norms so that it imitates the target, and publish a version with the better draft.
 
-    The target writes the training text itself. An interrupted run goes on where it stood; the same run again is a cache hit.
+    The target writes the training text itself. An interrupted run goes on where it stood; the same run again is a cache hit. Later
+    builds keep to what was asked here: it is recorded in NAME.alignment.json beside the pipeline.
 
     Example: `builder align pipelines/smollm2.yaml --text mine.jsonl --minutes 5`
     """
     from builder.align.recipe import AlignmentOptions
+    from builder.align.record import write_record
     from builder.build import build_pipeline
     from builder.spec.load import load_pipeline
 
-    draft = load_pipeline(pipeline).spec.used_draft
+    loaded = load_pipeline(pipeline)
+    draft = loaded.spec.used_draft
     if draft is None:
         raise CheckError(
             "the pipeline has no draft to align", where=str(pipeline), mend="Set speculation.proposer to hybrid or draft_model"
         )
-    asked = AlignmentOptions.of(draft) or AlignmentOptions()
-    options = AlignmentOptions(asked.minutes if minutes is None else minutes, asked.seed if seed is None else seed, text)
+    asked = AlignmentOptions.of(draft, loaded.base) or AlignmentOptions()
+    options = AlignmentOptions(asked.minutes if minutes is None else minutes, asked.seed if seed is None else seed, text or asked.text)
     with build.progress_bars() as bars:
         result = build_pipeline(pipeline, repository, progress=bars, alignment=options)
+    write_record(loaded, draft, options)
     if json:
         print_json(result.to_json())
     else:

@@ -17,7 +17,11 @@ from builder.errors import SpecError
 from builder.spec.load import load_pipeline
 
 if TYPE_CHECKING:  # the bench loads engines and so imports torch: seconds that --help must not pay
+    from collections.abc import Iterable
+
     from builder.bench.report import Report
+    from builder.bench.tables import Table as Content
+    from builder.spec.load import LoadedPipeline
 
 REPORTS = Path("reports")
 
@@ -31,6 +35,9 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Six prompts, 64 tokens, the version's own K.")] = False,
     classes: Annotated[str | None, typer.Option(help="Prompt classes, separated by commas.", show_default="facts,code,rewrite")] = None,
     tokens: Annotated[int, typer.Option(min=2, max=4096, help="Length of each answer, tokens.")] = 128,
+    concurrency: Annotated[
+        str | None, typer.Option(help="Measure so many streams at once instead, numbers separated by commas, such as 1,4,16.")
+    ] = None,
     k: Annotated[str | None, typer.Option("--k", help="Draft lengths, separated by commas.", show_default="1,2,3,4")] = None,
     triton: Annotated[bool, typer.Option("--triton/--no-triton", help="Also measure through Triton.")] = True,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure the other engines of loadtest/peers.")] = False,
@@ -39,14 +46,19 @@ def bench(
     """Measure plain and speculative decoding on the shipped prompts; exit 1 if a token differs from plain decoding.
 
     Example: `builder bench pipelines/smollm2.yaml --quick`
+
+    With many streams at once: `builder bench pipelines/smollm2.yaml --concurrency 1,4,16`
     """
     loaded = load_pipeline(pipeline)
+    if concurrency is not None:
+        _bench_streams(loaded, concurrency, tokens, classes, quick, peers, repository, report, json)
+        return
     from builder.bench.files import write_report
     from builder.bench.session import Options, run_bench
     from builder.build import build_pipeline
     from builder.repository.versions import newest
 
-    options = Options(tokens, _numbers(k), _words(classes), quick, triton, peers)
+    options = Options(tokens, _numbers(k, "--k"), _words(classes), quick, triton, peers)
     options.prompts()  # a wrong class or K is told before minutes of work
     options.lengths(loaded.spec.speculation.max_draft_tokens)
     signal.signal(signal.SIGTERM, _leave)
@@ -65,6 +77,41 @@ def bench(
         raise typer.Exit(1)
 
 
+def _bench_streams(
+    loaded: LoadedPipeline,
+    concurrency: str,
+    tokens: int,
+    classes: str | None,
+    quick: bool,
+    peers: bool,
+    repository: Path,
+    report: Path | None,
+    json: bool,
+) -> None:
+    from builder.bench.load_report import write_load_report
+    from builder.bench.load_session import LoadOptions, run_load
+    from builder.build import build_pipeline
+    from builder.repository.versions import newest
+
+    levels = _numbers(concurrency, "--concurrency")
+    if levels is None:
+        raise SpecError("there is no number of streams", where="--concurrency", mend="Write numbers such as 1,4,16")
+    options = LoadOptions(levels, tokens, 1 if quick else 3, _words(classes), peers)
+    options.check()
+    signal.signal(signal.SIGTERM, _leave)
+    with err.status("building") as status:
+        say = status.update if err.is_terminal else err.print
+        build_pipeline(loaded.path, repository)
+        name = loaded.spec.metadata.name
+        made = run_load(loaded, newest(repository, name), options, say)
+        page = write_load_report(made, report or REPORTS / f"streams-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    if json:
+        print_json(made.to_json())
+    else:
+        _print_tables(made.tables())
+    err.print(f"Report: {page}", markup=False, soft_wrap=True)
+
+
 def _leave(number: int, _frame: FrameType | None) -> None:
     """End through the context managers, so that the server ends too; the exit code is the one shells report for the signal."""
     sys.exit(128 + number)
@@ -74,17 +121,26 @@ def _words(text: str | None) -> tuple[str, ...] | None:
     return tuple(part.strip() for part in text.split(",") if part.strip()) or None if text is not None else None
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
+def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     try:
         return tuple(map(int, _words(text) or ())) or None
     except ValueError as error:
-        raise SpecError(f"{text} is no list of numbers", where="--k", mend="Write numbers separated by commas, such as 1,2,4") from error
+        raise SpecError(f"{text} is no list of numbers", where=option, mend="Write numbers separated by commas, such as 1,2,4") from error
 
 
 def _show(made: Report) -> None:
     from builder.bench.tables import tables
 
-    for content in tables(made):
+    _print_tables(tables(made))
+    for setting, speedup in made.headline.values():
+        out.print(f"{setting.method}: {speedup:.2f}x over plain at K={setting.draft_tokens}, median over facts and code.")
+    if made.best is not None:
+        out.print(f"Recommended K: {made.best.draft_tokens}. Median error of the prediction: {100 * made.prediction_error:.1f} %.")
+    _show_identity(made)
+
+
+def _print_tables(contents: Iterable[Content]) -> None:
+    for content in contents:
         table = Table(*content.columns, title=content.title, title_justify="left", box=None, pad_edge=False)
         for column in table.columns[content.names :]:
             column.justify = "right"
@@ -92,11 +148,6 @@ def _show(made: Report) -> None:
             table.add_row(*row)
         out.print(table)
         out.print(content.note, "", sep="\n", style="dim")
-    for setting, speedup in made.headline.values():
-        out.print(f"{setting.method}: {speedup:.2f}x over plain at K={setting.draft_tokens}, median over facts and code.")
-    if made.best is not None:
-        out.print(f"Recommended K: {made.best.draft_tokens}. Median error of the prediction: {100 * made.prediction_error:.1f} %.")
-    _show_identity(made)
 
 
 def _show_identity(made: Report) -> None:

@@ -15,7 +15,7 @@ from builder.spec.serving import Serving
 
 
 def doctor(
-    pipeline: Annotated[Path | None, typer.Argument(help="Take host and ports from this pipeline.yaml.")] = None,
+    pipeline: Annotated[Path | None, typer.Argument(help="Take host, ports and thread placement from this pipeline.yaml.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Look for Python, PyTorch, a compiler, Triton, memory and free ports; exit 1 if something needed is missing.
@@ -24,8 +24,8 @@ def doctor(
 
     Example: `builder doctor pipelines/smollm2.yaml --json`
     """
-    serving = load_pipeline(pipeline).spec.serving if pipeline else Serving()
-    findings = examine(serving)
+    spec = load_pipeline(pipeline).spec if pipeline else None
+    findings = examine(spec.serving if spec else Serving(), spec.engine if spec else None)
     ok = all(finding.ok for finding in findings)
     if json:
         print_json({"ok": ok, "python": sys.version.split()[0], "findings": [finding.to_json() for finding in findings]})

@@ -19,6 +19,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None  # number of alternatives to report per token; 0 reports the emitted token only
+    n: int = 1  # answers to one prompt, each drawn with a seed of its own
 
     @property
     def greedy(self) -> bool:

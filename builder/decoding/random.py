@@ -33,6 +33,13 @@ def uniforms(seed: int, position: int, count: int) -> NDArray[np.float64]:
     return numbers
 
 
+def sample_seed(seed: int, index: int) -> int:
+    """The seed of answer `index` of a request that wants several; the first has the request's own, as if it were alone."""
+    if not index:
+        return seed
+    return int(np.random.SeedSequence((seed % 2**64, index)).generate_state(1, np.uint64)[0])
+
+
 def fresh_seed() -> int:
     """A seed for a request that brought none."""
     return secrets.randbits(63)

@@ -20,7 +20,7 @@ def vocab_match(context: PlanContext) -> Finding:
         return Finding("vocab-match", True, f"both models have {ours:,} tokens")
     mend = _RELATED
     if context.target_tokenizer == context.draft_tokenizer and context.target_tokenizer is not None:
-        mend = "They share a tokenizer but pad it differently: use a draft whose config.json has the target's vocab_size"
+        mend = "They share a tokenizer but pad it differently: use `same`, or a draft whose config.json has the target's vocab_size"
     return Finding("vocab-match", False, f"the target has {ours:,} tokens, the draft {theirs:,}", mend)
 
 
@@ -43,6 +43,17 @@ def draft_layers_valid(context: PlanContext) -> Finding:
     if wanted <= have:
         return Finding("draft-layers-valid", True, f"the first {wanted} of {have} layers")
     return Finding("draft-layers-valid", False, f"draft.layers is {wanted}, the model has {have}", f"Set it to {have} or less, or to all")
+
+
+def draft_vocabulary_valid(context: PlanContext) -> Finding:
+    wanted = context.spec.draft.vocabulary if context.spec.draft else "all"
+    if context.draft is None or wanted == "all":
+        return Finding("draft-vocabulary-valid", True, "no draft" if context.draft is None else "all tokens")
+    have = context.draft.vocab_size
+    if wanted <= have:
+        return Finding("draft-vocabulary-valid", True, f"the {wanted:,} most frequent of {have:,} tokens")
+    message = f"draft.vocabulary is {wanted:,}, the model has {have:,} tokens"
+    return Finding("draft-vocabulary-valid", False, message, "Set it to less, or to all")
 
 
 def group_size_divides(context: PlanContext) -> Finding:

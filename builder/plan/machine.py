@@ -13,11 +13,15 @@ import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
+from builder.errors import EngineError
 from builder.plan.finding import Finding
 from builder.plan.host import Host, this_host
+from builder.plan.placement import memory_nodes, placed
 from builder.plan.wording import listed
+from builder.spec.engine import Engine
 from builder.spec.serving import Serving
 from builder.spec.sizes import approximate_bytes
 
@@ -28,11 +32,17 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # looked at, not written to
 COMPILE_SECONDS = 60
 
 
-def examine(serving: Serving) -> list[Finding]:
+def examine(serving: Serving, engine: Engine | None = None) -> list[Finding]:
     """Every finding, in the order in which one would mend them."""
     host = this_host()
     checks = [python_supported(sys.version_info[:2]), numpy_is_1(_version("numpy")), torch_imports(), compiler_works(), libpython_found()]
-    checks += [tritonserver_found(_pytriton()), instructions(host), memory_suffices(host), shared_memory_suffices(SHARED_MEMORY)]
+    checks += [
+        tritonserver_found(_pytriton()),
+        instructions(host),
+        threads_placed(engine or Engine()),
+        memory_suffices(host),
+        shared_memory_suffices(SHARED_MEMORY),
+    ]
     return [*checks, *(port_free(serving.host, name, port) for name, port in serving.ports.items())]
 
 
@@ -103,6 +113,18 @@ def tritonserver_found(package: Path | None) -> Finding:
 
 def instructions(host: Host) -> Finding:
     return Finding("instruction-set", True, f"{host.instruction_sets[0]} (can run {listed(host.instruction_sets)}), {host.cores} cores")
+
+
+def threads_placed(engine: Engine, nodes: Mapping[int, frozenset[int]] | None = None) -> Finding:
+    nodes = memory_nodes() if nodes is None else nodes
+    try:
+        placement = placed(engine, nodes=nodes)
+    except EngineError as error:
+        return Finding("thread-placement", False, error.what, error.mend or "")
+    told = f"{max(1, len(nodes))} memory node{'s' if len(nodes) > 1 else ''}"
+    if engine.numa != "none" and len(nodes) < 2:
+        told += f", so engine.numa {engine.numa} changes nothing"
+    return Finding("thread-placement", True, f"{placement.described}; {told}")
 
 
 def memory_suffices(host: Host) -> Finding:

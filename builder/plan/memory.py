@@ -85,7 +85,13 @@ def draft_read_bytes(context: PlanContext) -> int | None:
     if context.device is not None:
         return gpu_memory.draft_bytes(context)
     count = count_parameters(context.cut_draft)
-    return int4_bytes(count.linear + count.head, context.spec.draft.quantization) + count.vectors * FLOAT32_BYTES
+    return int4_bytes(count.linear + _draft_head(context), context.spec.draft.quantization) + count.vectors * FLOAT32_BYTES
+
+
+def _draft_head(context: PlanContext) -> int:
+    """Weights of the draft's head: a row of the hidden size for each token it may propose."""
+    wanted, model = context.spec.draft.vocabulary if context.spec.draft else "all", context.draft or context.target
+    return model.hidden_size * (model.vocab_size if wanted == "all" else min(wanted, model.vocab_size))
 
 
 def _target_weights(context: PlanContext) -> list[MemoryItem]:
@@ -100,7 +106,7 @@ def _draft_weights(context: PlanContext) -> list[MemoryItem]:
     if packed is None or context.cut_draft is None or context.spec.draft is None:
         return []
     count, quantization = count_parameters(context.cut_draft), context.spec.draft.quantization
-    how = f"{count.linear + count.head:,} weights in INT4 with a scale for each {quantization.group_size}, norms in float32"
+    how = f"{count.linear + _draft_head(context):,} weights in INT4 with a scale for each {quantization.group_size}, norms in float32"
     table = MemoryItem("draft embedding", dense_bytes(count.embedding, "bfloat16"), f"{count.embedding:,} weights x 2 B")
     return [MemoryItem("draft weights", packed, how), table]
 

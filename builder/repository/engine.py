@@ -7,12 +7,13 @@ from pathlib import Path
 
 from builder.compile.torch_aot.library import LIBRARY
 from builder.errors import EngineError
+from builder.plan.placement import placed
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
 from builder.runtime.observer import Observer
 from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
-from builder.runtime.settings import EngineSettings
+from builder.runtime.settings import EngineSettings, TenantLimits
 from builder.spec.pipeline import PipelineSpec
 from builder.text import Tokenizer
 
@@ -50,21 +51,27 @@ def open_engine(folder: Path, spec: PipelineSpec, *, observer: Observer | None =
 
 def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
     """Load the runners of a version folder and allocate their caches. EngineError when they cannot run on this machine."""
-    target, draft = open_runners(folder, spec)
-    shared = draft is not None and spec.draft is not None and spec.draft.from_target
-    settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
+    with placed(spec.engine).memory():  # pages lie in the node of the core that first writes them
+        target, draft = open_runners(folder, spec)
+        shared = draft is not None and spec.draft is not None and spec.draft.from_target
+        settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
     tokenizer = folder / TOKENIZER_FOLDER
     return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer))
 
 
 def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, TorchAotRunner | None]:
     """Target and draft, without caches. The draft is None when the version has none."""
+    options = spec.engine
+    threads = placed(options)
 
     def load(name: str) -> TorchAotRunner:
-        library = folder / KERNELS / LIBRARY
-        options = spec.engine
         return load_runner(
-            folder / name, library, max_seq_len=options.max_seq_len, threads=options.threads, instruction_set=options.instruction_set
+            folder / name,
+            folder / KERNELS / LIBRARY,
+            max_seq_len=options.max_seq_len,
+            threads=threads.count,
+            cpus=threads.cpus,
+            instruction_set=options.instruction_set,
         )
 
     target = load(TARGET)
@@ -104,6 +111,8 @@ def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettin
         max_seq_len=spec.engine.max_seq_len,
         max_num_tokens=spec.engine.max_num_tokens,
         max_waiting=spec.serving.max_waiting,
+        policy=spec.engine.policy,
+        tenants={name: TenantLimits(**limits.model_dump()) for name, limits in spec.serving.tenants.items()},
         block_size=spec.engine.kv_cache.block_size,
         num_blocks=num_blocks,
         prefix_caching=spec.engine.kv_cache.prefix_caching,

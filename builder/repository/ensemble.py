@@ -15,15 +15,21 @@ from dataclasses import dataclass
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from builder.repository.layout import ANSWER_OUTPUTS
-
 TEXT_INPUTS = ("text_input", "messages")
 STRING, INT32 = pb.TYPE_STRING, pb.TYPE_INT32
 
-# One response of decode may carry several chunks of an answer (all of them when stream=false). Row i of `chunks`
-# is (context tokens, new tokens, characters to keep or -1); context_ids and token_ids hold the chunks' ids end to end.
+# One response of decode may carry several chunks of an answer (all of them when stream=false), and then of all n samples: an element
+# of `parts` (models/parts.py) for each sample that the response carries, as of every output but usage.
 DECODE_INPUTS = {"input_ids": (INT32, [-1]), "request": (STRING, [1])}
-CHUNK_TENSORS = {"token_ids": (INT32, [-1]), "context_ids": (INT32, [-1]), "chunks": (INT32, [-1, 3]), "token_logprobs": (STRING, [1])}
+DECODE_OUTPUTS = {"parts": (STRING, [-1])}
+ANSWER = {
+    "text_output": (STRING, [-1]),
+    "index": (INT32, [-1]),
+    "finish_reason": (STRING, [-1]),
+    "usage": (STRING, [1]),
+    "decode_stats": (STRING, [-1]),
+    "logprobs": (STRING, [-1]),
+}
 
 
 @dataclass(frozen=True)
@@ -45,14 +51,12 @@ class ModelNames:
 def model_configs(pipeline: str) -> dict[str, pb.ModelConfig]:
     """Configuration by model name. Nothing in it depends on the version: all versions of a model share the file."""
     names = ModelNames.of(pipeline)
-    strings = dict.fromkeys(ANSWER_OUTPUTS, (STRING, [1]))
-    answer = {"text_output": (STRING, [1]), "logprobs": (STRING, [1]), **strings}
     tokenize = _python_model(names.tokenize, {}, DECODE_INPUTS)
     tokenize.input.extend(_optional_text_inputs())
-    decode = _python_model(names.decode, DECODE_INPUTS, {**CHUNK_TENSORS, **strings})
+    decode = _python_model(names.decode, DECODE_INPUTS, DECODE_OUTPUTS)
     decode.model_transaction_policy.decoupled = True
-    detokenize = _python_model(names.detokenize, {**CHUNK_TENSORS, **strings}, answer)
-    ensemble = pb.ModelConfig(name=names.ensemble, platform="ensemble", input=_optional_text_inputs(), output=_outputs(answer))
+    detokenize = _python_model(names.detokenize, DECODE_OUTPUTS, ANSWER)
+    ensemble = pb.ModelConfig(name=names.ensemble, platform="ensemble", input=_optional_text_inputs(), output=_outputs(ANSWER))
     ensemble.model_transaction_policy.decoupled = True
     ensemble.ensemble_scheduling.step.extend(_step(model) for model in (tokenize, decode, detokenize))
     return {model.name: model for model in (ensemble, tokenize, decode, detokenize)}
@@ -77,15 +81,10 @@ def _outputs(tensors: Tensors) -> list[pb.ModelOutput]:
 
 
 def _step(model: pb.ModelConfig) -> pb.ModelEnsembling.Step:
-    """Tensors keep their names inside the ensemble, except that a name can have only one maker: of what detokenize
-    passes through, decode's copy is called decode_<name> and detokenize's is the ensemble's output.
-    """
-    passed_on = set(ANSWER_OUTPUTS)
+    """Tensors keep their names inside the ensemble."""
     step = pb.ModelEnsembling.Step(model_name=model.name, model_version=-1)  # -1: the newest loaded version
-    decoding = model.name.endswith("_decode")
-    detokenizing = model.name.endswith("_detokenize")
     for tensor in model.input:
-        step.input_map[tensor.name] = f"decode_{tensor.name}" if detokenizing and tensor.name in passed_on else tensor.name
+        step.input_map[tensor.name] = tensor.name
     for tensor in model.output:
-        step.output_map[tensor.name] = f"decode_{tensor.name}" if decoding and tensor.name in passed_on else tensor.name
+        step.output_map[tensor.name] = tensor.name
     return step

@@ -4,4 +4,3 @@ from __future__ import annotations
 
 SPEC_FILE = "pipeline.json"  # the resolved spec, in each python model's version folder
 TOKENIZER_FOLDER = "tokenizer"
-ANSWER_OUTPUTS = ("finish_reason", "usage", "decode_stats")  # plain text and JSON, passed through detokenize unchanged

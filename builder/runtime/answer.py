@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.stops import StopScanner
 from builder.text.detokenizer import CONTEXT_TOKENS
 from builder.text.tokenizer import Tokenizer
@@ -28,11 +28,18 @@ class Tally:
 
 
 class Answer:
-    """Decides where an answer ends: end-of-sequence token, stop string, max_tokens, full context."""
+    """Decides where an answer ends: end-of-sequence token, stop string, max_tokens, full context.
 
-    def __init__(self, request: Request, eos_token_ids: frozenset[int], context: int, tokenizer: Tokenizer | None = None) -> None:
+    `index` is its place among the answers of one request.
+    """
+
+    def __init__(
+        self, request: Request, eos_token_ids: frozenset[int], context: int, tokenizer: Tokenizer | None = None, index: int = 0
+    ) -> None:
         sampling = request.sampling
         self.request = request
+        self.index = index
+        self.cancellation: Cancellation | None = None
         self.tally = Tally()
         self.finish_reason: FinishReason | None = None
         self.first_token_at: float | None = None  # seconds, monotonic clock
@@ -75,10 +82,18 @@ class Answer:
 
     def output(self, token_ids: list[int], now: float) -> Output | None:
         """The chunk that may leave now, with usage and stats if it is the last; None when every token is held back."""
-        ended = self.finish_reason is not None
-        upto = self._length if ended else self._length - self._held
-        if upto == self._sent and not ended:
-            return None
+        if self.finish_reason is not None:
+            return self._last(token_ids, now)
+        upto = self._length - self._held
+        return self._chunk(token_ids, upto, now) if upto > self._sent else None
+
+    def _last(self, token_ids: list[int], now: float) -> Output:
+        chunk = self._chunk(token_ids, self._length, now)
+        reason, why = self.finish_reason, self.cancellation
+        return replace(chunk, finish_reason=reason, usage=self.usage(), stats=self.stats(), cancellation=why)
+
+    def _chunk(self, token_ids: list[int], upto: int, now: float) -> Output:
+        """The tokens up to length `upto` that have not left."""
         chunk = tuple(token_ids[self._sent : upto])
         context = tuple(token_ids[max(0, self._sent - CONTEXT_TOKENS) : self._sent])
         logprobs, self._logprobs = tuple(self._logprobs[: len(chunk)]), self._logprobs[len(chunk) :]
@@ -90,18 +105,25 @@ class Answer:
         if chunk:
             self.first_token_at = now if self.first_token_at is None else self.first_token_at
             self.last_token_at = now
-        if not ended:
-            return Output(self.request.id, chunk, context, logprobs=logprobs)
-        return Output(self.request.id, chunk, context, limit, logprobs, self.finish_reason, self.usage(), self.stats())
+        return Output(self.request.id, chunk, context, limit, logprobs, index=self.index)
 
-    def abandon(self, reason: FinishReason, error: str) -> Output:
-        """The last chunk of an answer that was cancelled or failed: no tokens, what was used, and why."""
-        self.finish_reason = reason
-        return Output(self.request.id, (), finish_reason=reason, usage=self.usage(), stats=self.stats(), error=error)
+    def cancel(self, reason: Cancellation, token_ids: list[int], now: float) -> Output:
+        """The last chunk of an answer that is ended from outside, with the tokens that a stop string might have begun in."""
+        self.finish_reason = FinishReason.TIMEOUT if reason is Cancellation.DEADLINE else FinishReason.CANCELLED
+        self.cancellation = reason
+        return self._last(token_ids, now)
+
+    def abandon(self, error: str) -> Output:
+        """The last chunk of an answer that failed: no tokens, what was used, and why."""
+        self.finish_reason = FinishReason.ERROR
+        usage, stats = self.usage(), self.stats()
+        return Output(self.request.id, (), finish_reason=self.finish_reason, usage=usage, stats=stats, error=error, index=self.index)
 
     def usage(self) -> Usage:
+        """The answers of one request share its prompt: the first has it in its usage."""
         prompt = len(self.request.prompt_ids)
-        return Usage(prompt, self._length - prompt, self.tally.cached_tokens)
+        made = self._length - prompt
+        return Usage(0, made) if self.index else Usage(prompt, made, self.tally.cached_tokens)
 
     def stats(self) -> DecodeStats:
         tally, arrival = self.tally, self.request.arrival

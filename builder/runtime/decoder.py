@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -15,9 +16,10 @@ from builder.decoding.sampling import distribution, greedy_ids, token_logprobs
 from builder.errors import EngineError
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.drafter import Drafter
-from builder.runtime.runner import Runner
+from builder.runtime.runner import GreedyRunner, Runner
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
+from builder.runtime.step_costs import StepCosts
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class Verdict:
 
 
 class Decoder:
-    """Owns the two runners. EngineError when proposer, draft and target do not fit together."""
+    """Owns the two runners. `costs` fills with what their passes take.
+
+    EngineError when proposer, draft and target do not fit together.
+    """
 
     def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings) -> None:
         entry = proposers.entry(settings.proposer)
@@ -42,9 +47,13 @@ class Decoder:
             sizes = f"draft {draft.config.vocab_size}, target {target.config.vocab_size}"
             raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
         self._target = target
+        self._greedy_target = target if isinstance(target, GreedyRunner) else None
+        self.costs = StepCosts()
         self._proposer = entry.make()
         self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
-        self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens) if draft is not None else None
+        self._drafter: Drafter | None = None
+        if draft is not None:
+            self._drafter = Drafter(draft, self.costs, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens)
 
     def propose(self, limits: Items[tuple[Sequence, int]]) -> list[Draft]:
         """One draft per sequence, of at most its limit; the blocks for it are taken already."""
@@ -60,6 +69,7 @@ class Decoder:
         parts = [_group_rows(place, *group) for place, group in enumerate(groups)]
         parts += [_chunk_rows(len(groups) + place, *chunk) for place, chunk in enumerate(chunks)]
         rows, ends = ragged(parts, block_tables([sequence.blocks for sequence in sequences]))
+        began = time.perf_counter()
         hidden = self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers)
         wanted = list(range(ends[len(groups) - 1] if groups else 0))
         deciding = list(groups)
@@ -75,7 +85,18 @@ class Decoder:
             sequence.answer.tally.target_passes += 1
         if not wanted:
             return []
-        return _decide_all(self._target.head(hidden if len(wanted) == len(hidden) else hidden[wanted]), deciding)
+        hidden = hidden if len(wanted) == len(hidden) else hidden[wanted]
+        best, logits = self._judge(hidden, deciding)
+        self.costs.record("target", len(rows.token_ids), time.perf_counter() - began)
+        return _decide_all(best, logits, deciding)
+
+    def _judge(self, hidden: Tensor, deciding: Items[tuple[Sequence, Draft]]) -> tuple[list[int], Tensor | None]:
+        """The most probable token of each row, and the logits where a request needs more: 16 MB of them for 80 rows, which a runner
+        that finds the maximum as it goes never writes."""
+        if self._greedy_target is not None and all(_plain_greedy(sequence) for sequence, _ in deciding):
+            return self._greedy_target.greedy(hidden), None
+        logits = self._target.head(hidden)
+        return greedy_ids(logits) if any(sequence.request.sampling.greedy for sequence, _ in deciding) else [], logits
 
 
 def _context(place: int, sequence: Sequence, limit: int) -> Context:
@@ -93,23 +114,28 @@ def _chunk_rows(place: int, sequence: Sequence, count: int) -> tuple[int, int, l
     return place, start, sequence.token_ids[start : start + count]
 
 
-def _decide_all(logits: Tensor, groups: Items[tuple[Sequence, Draft]]) -> list[Verdict]:
-    """logits [rows, V], K+1 rows a group. One argmax serves every greedy row of the pass."""
-    best = greedy_ids(logits) if any(sequence.request.sampling.greedy for sequence, _ in groups) else []
+def _plain_greedy(sequence: Sequence) -> bool:
+    """Whether the most probable token is all that a request asks of the logits."""
+    sampling = sequence.request.sampling
+    return sampling.greedy and sampling.repetition_penalty == 1.0 and sampling.logprobs is None
+
+
+def _decide_all(best: list[int], logits: Tensor | None, groups: Items[tuple[Sequence, Draft]]) -> list[Verdict]:
+    """best [rows] and logits [rows, V], K+1 rows a group; logits None when all groups are plainly greedy."""
     verdicts = []
     row = 0
     for sequence, draft in groups:
         end = row + len(draft) + 1
-        verdicts.append(_decide(sequence, draft, logits[row:end], best[row:end]))
+        verdicts.append(_decide(sequence, draft, None if logits is None else logits[row:end], best[row:end]))
         row = end
     return verdicts
 
 
-def _decide(sequence: Sequence, draft: Draft, logits: Tensor, best: list[int]) -> Verdict:
+def _decide(sequence: Sequence, draft: Draft, logits: Tensor | None, best: list[int]) -> Verdict:
     """Accept, then take both caches back to what was verified: the row before each kept token is right, later ones are not."""
     params, history, drafted = sequence.request.sampling, sequence.token_ids, draft.token_ids
-    if params.greedy:
-        if params.repetition_penalty != 1.0:
+    if logits is None or params.greedy:
+        if logits is not None and params.repetition_penalty != 1.0:
             best = greedy_ids(logits, params.repetition_penalty, history, drafted)
         accepted, token = acceptance.verify_greedy(best, drafted)
     else:
@@ -118,7 +144,11 @@ def _decide(sequence: Sequence, draft: Draft, logits: Tensor, best: list[int]) -
         accepted, token = acceptance.verify(p, q, drafted, uniforms(sequence.seed, len(history), len(drafted) + 1))
     won = [*drafted[:accepted], token]
     asked = params.logprobs
-    logprobs = [] if asked is None else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
+    logprobs = (
+        []
+        if asked is None or logits is None
+        else [token_logprobs(row, token, asked) for row, token in zip(logits[: len(won)], won, strict=True)]
+    )
     sequence.num_computed += len(won)
     sequence.draft_computed = min(sequence.draft_computed, sequence.num_computed)
     return Verdict(sequence, won, logprobs, len(drafted), accepted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
@@ -9,12 +10,14 @@ from collections.abc import Callable
 
 import torch
 
-from builder.decoding.random import fresh_seed
-from builder.errors import EngineError, RequestError
+from builder.decoding.random import fresh_seed, sample_seed
+from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
 from builder.runtime.decoder import Decoder, Verdict
+from builder.runtime.drain import Drain
+from builder.runtime.limits import Limits
 from builder.runtime.observer import Observer, SilentObserver
-from builder.runtime.request import FinishReason, Output, Request
+from builder.runtime.request import Cancellation, Output, Request
 from builder.runtime.runner import Runner
 from builder.runtime.scheduler import Scheduler
 from builder.runtime.sequence import Sequence
@@ -24,6 +27,9 @@ from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3  # steps that fail with nothing served between them: the engine is broken
+RESTART_SECONDS = 10.0  # hint to those that a broken engine refuses
 
 
 class Engine:
@@ -58,15 +64,22 @@ class Engine:
         self._decoder = Decoder(target, draft, settings)
         self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache)
         self._changed = threading.Condition()  # guards scheduler, sequences, cancelled and stopping
-        self._sequences: dict[str, Sequence] = {}  # by request id, until the last output is made
-        self._cancelled: dict[str, str] = {}  # request id -> reason
+        self._sequences: dict[str, list[Sequence]] = {}  # by request id, each until its last output is made
+        self._cancelled: dict[str, Cancellation] = {}  # by request id
+        self._deadlines: list[tuple[float, str]] = []  # heap of (monotonic clock, request id); ended requests are skipped when due
+        self._limits = Limits(settings.tenants)
+        self._drain = Drain()
+        self._failures = 0  # steps that failed since one served something
         self._outbox: list[tuple[Sequence, Output]] = []  # of the stepping thread
         self._arrivals = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
-        """Queue a request. RequestError for a bad value or a full queue; EngineError once the engine is stopped."""
+        """Queue a request, all its answers or none.
+
+        RequestError for a bad value, OverloadError where it may come again later, EngineError once the engine is stopped.
+        """
         check_request(request, self.settings, self._vocab_size, has_tokenizer=self._tokenizer is not None)
         seed = fresh_seed() if request.sampling.seed is None else request.sampling.seed
         with self._changed:
@@ -74,17 +87,40 @@ class Engine:
                 raise EngineError("the engine is stopped")
             if request.id in self._sequences:
                 raise RequestError(f"a request with id {request.id!r} is being served", where="id", mend="Give each request its own id")
-            if self._scheduler.queue_full:
-                waiting = len(self._scheduler.waiting)
-                raise RequestError(f"{waiting} requests are waiting already", where="serving.max_waiting", mend="Try again later")
-            answer = Answer(request, self._eos, self._scheduler.context, self._tokenizer)
-            sequence = Sequence(request, on_output, self._arrivals, seed, list(request.prompt_ids), answer)
-            self._arrivals += 1
-            self._sequences[request.id] = sequence
-            self._scheduler.add(sequence)
+            self._check_room(request)
+            self._queue(request, on_output, seed)
             self._changed.notify_all()
 
-    def cancel(self, request_id: str, reason: str) -> bool:
+    def _check_room(self, request: Request) -> None:
+        now = time.monotonic()
+        if self.broken:
+            raise OverloadError("the engine failed and is being restarted", where="engine", limit="restart", retry_after=RESTART_SECONDS)
+        self._limits.check(request.tenant, request.sampling.n, now)
+        missing = self._scheduler.missing_places(request.sampling.n)
+        if missing:
+            what, wait = f"{len(self._scheduler.waiting)} answers are waiting already", self._drain.seconds(missing, now)
+            raise OverloadError(what, where="serving.max_waiting", limit="queue", retry_after=wait)
+        self._limits.accepted(request.tenant, request.sampling.n, now)
+
+    def _queue(self, request: Request, on_output: Callable[[Output], None], seed: int) -> None:
+        sequences: list[Sequence] = []
+        for index in range(request.sampling.n):
+            answer = Answer(request, self._eos, self._scheduler.context, self._tokenizer, index)
+            own_seed, ids = sample_seed(seed, index), list(request.prompt_ids)
+            leader = sequences[0] if sequences else None
+            sequences.append(Sequence(request, on_output, self._arrivals, own_seed, ids, answer, leader=leader))
+            self._arrivals += 1
+            self._scheduler.add(sequences[-1])
+        self._sequences[request.id] = sequences
+        if request.timeout is not None:
+            heapq.heappush(self._deadlines, (request.arrival + request.timeout, request.id))
+
+    @property
+    def broken(self) -> bool:
+        """Whether steps keep failing: it takes no more requests and must be replaced."""
+        return self._failures >= FAILURES_IN_A_ROW
+
+    def cancel(self, request_id: str, reason: Cancellation) -> bool:
         """End a request at the next step; its last output says so. False when there is no such request."""
         with self._changed:
             known = request_id in self._sequences
@@ -135,7 +171,7 @@ class Engine:
         if thread is not None:
             thread.join()
         with self._changed:
-            self._cancelled = dict.fromkeys(self._sequences, "the engine is stopping") | self._cancelled
+            self._cancelled = dict.fromkeys(self._sequences, Cancellation.SHUTDOWN) | self._cancelled
             self._drop_cancelled()
         self._deliver()
 
@@ -145,7 +181,12 @@ class Engine:
                 self._changed.wait_for(lambda: self._stopping or bool(self._sequences))
                 if self._stopping:
                     return
-            self.step()
+            try:
+                self.step()
+            except Exception:  # not even the failure could be settled
+                log.exception("the decode loop failed")
+                self._failures = FAILURES_IN_A_ROW
+                return
 
     def _iterate(self) -> None:
         scheduler = self._scheduler
@@ -164,6 +205,7 @@ class Engine:
         with self._changed:
             for verdict in verdicts:
                 self._settle(verdict, now)
+                self._failures = 0
             scheduler.publish()
             running, waiting = len(scheduler.running), len(scheduler.waiting)
         blocks = scheduler.blocks
@@ -175,7 +217,7 @@ class Engine:
         if verdict.drafted:
             answer.tally.round(verdict.drafted, verdict.accepted)
             self._observer.round_done(verdict.drafted, verdict.accepted)
-        answer.take(sequence.token_ids, verdict.token_ids, verdict.logprobs)
+        self._scheduler.policy.gave(sequence, answer.take(sequence.token_ids, verdict.token_ids, verdict.logprobs))
         before = answer.last_token_at
         output = answer.output(sequence.token_ids, now)
         if output is not None and output.token_ids:
@@ -195,23 +237,39 @@ class Engine:
         self._forget(sequence, output, now)
 
     def _forget(self, sequence: Sequence, output: Output, now: float) -> None:
-        self._sequences.pop(sequence.request.id, None)
-        self._cancelled.pop(sequence.request.id, None)
+        request = sequence.request
+        self._sequences[request.id].remove(sequence)
+        if not self._sequences[request.id]:
+            del self._sequences[request.id]
+            self._cancelled.pop(request.id, None)
+        self._limits.ended(request.tenant, now)
+        self._drain.ended(now)
         self._outbox.append((sequence, output))
-        self._observer.finished(sequence.request, output, now - sequence.request.arrival)
+        self._observer.finished(request, output, now - request.arrival)
 
     def _drop_cancelled(self) -> None:
         now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id = heapq.heappop(self._deadlines)
+            if request_id in self._sequences:
+                self._cancelled.setdefault(request_id, Cancellation.DEADLINE)
         for request_id, reason in list(self._cancelled.items()):
-            sequence = self._sequences[request_id]
-            self._close(sequence, sequence.answer.abandon(FinishReason.CANCELLED, reason), now)
+            for sequence in list(self._sequences[request_id]):
+                self._close(sequence, sequence.answer.cancel(reason, sequence.token_ids, now), now)
 
     def _fail(self, error: Exception) -> None:
-        """The running requests are lost, their tokens may be half settled. With none running, admission itself failed."""
+        """The running requests are lost, their tokens may be half settled. With none running, admission itself failed.
+
+        Once the engine is broken nobody waits for it any longer.
+        """
         now = time.monotonic()
         with self._changed:
-            for sequence in self._scheduler.abandon_running() or self._scheduler.abandon_waiting():
-                self._forget(sequence, sequence.answer.abandon(FinishReason.ERROR, f"{type(error).__name__}: {error}"), now)
+            self._failures += 1
+            lost = self._scheduler.abandon_running()
+            if self.broken or not lost:
+                lost += self._scheduler.abandon_waiting()
+            for sequence in lost:
+                self._forget(sequence, sequence.answer.abandon(f"{type(error).__name__}: {error}"), now)
 
     def _deliver(self) -> None:
         """A consumer that raises loses its own request only, and hears no more of it."""
@@ -223,7 +281,7 @@ class Engine:
                 log.warning("the consumer of request %s failed; the request is cancelled", sequence.request.id, exc_info=True)
                 sequence.on_output = _nowhere
                 if output.finish_reason is None:
-                    self.cancel(sequence.request.id, "its consumer failed")
+                    self.cancel(sequence.request.id, Cancellation.UNDELIVERABLE)
 
 
 def _nowhere(_output: Output) -> None:

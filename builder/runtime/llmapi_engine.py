@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from builder.errors import EngineError, RequestError
 from builder.runtime.answer import Answer
 from builder.runtime.observer import Observer, SilentObserver
-from builder.runtime.request import DecodeStats, FinishReason, Output, Request
+from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request
 from builder.runtime.settings import EngineSettings
 from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request
@@ -73,15 +73,22 @@ class LlmApiEngine:
         self._switches = Switches()
         self._lock = threading.Lock()  # guards what follows
         self._running: dict[str, Future[None]] = {}
-        self._reasons: dict[str, str] = {}  # of cancelled requests
+        self._reasons: dict[str, Cancellation] = {}  # of cancelled requests
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def broken(self) -> bool:
+        """TensorRT-LLM that lost its GPU fails requests one by one; nothing here can tell the two apart."""
+        return False
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         """Start a request. RequestError for a bad value or a full queue; EngineError unless the engine is started."""
         check_request(request, self._settings, self._vocab_size, has_tokenizer=self._tokenizer is not None)
         if request.sampling.logprobs is not None:
             raise RequestError("logprobs are not available with trtllm-llmapi", where="logprobs", mend="Leave logprobs out")
+        if request.sampling.n > 1:
+            raise RequestError("several answers are not available with trtllm-llmapi", where="n", mend="Leave n out")
         with self._lock:
             if self._loop is None:
                 raise EngineError("the engine is not started")
@@ -91,7 +98,7 @@ class LlmApiEngine:
                 raise RequestError("too many requests are waiting", where="serving.max_waiting", mend="Try again later")
             self._running[request.id] = asyncio.run_coroutine_threadsafe(self._serve(request, on_output), self._loop)
 
-    def cancel(self, request_id: str, reason: str) -> bool:
+    def cancel(self, request_id: str, reason: Cancellation) -> bool:
         """End a request; its last output says so. False when there is no such request."""
         with self._lock:
             running = self._running.get(request_id)
@@ -119,7 +126,7 @@ class LlmApiEngine:
         with self._lock:
             running = list(self._running)
         for request_id in running:
-            self.cancel(request_id, "the engine is stopping")
+            self.cancel(request_id, Cancellation.SHUTDOWN)
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
@@ -133,17 +140,22 @@ class LlmApiEngine:
 
     async def _serve(self, request: Request, on_output: Callable[[Output], None]) -> None:
         answer = Answer(request, self._eos, self._settings.max_seq_len, self._tokenizer)
+        token_ids = list(request.prompt_ids)
+        left = None if request.timeout is None else request.arrival + request.timeout - time.monotonic()
         try:
-            await self._generate(request, answer, on_output)
+            async with asyncio.timeout(left):
+                await self._generate(request, answer, token_ids, on_output)
+        except TimeoutError:
+            self._finish(request, answer.cancel(Cancellation.DEADLINE, token_ids, time.monotonic()), on_output)
         except asyncio.CancelledError:
-            self._finish(request, answer.abandon(FinishReason.CANCELLED, self._reasons.get(request.id, "cancelled")), on_output)
+            reason = self._reasons.get(request.id, Cancellation.SHUTDOWN)
+            self._finish(request, answer.cancel(reason, token_ids, time.monotonic()), on_output)
         except Exception as error:  # one request fails, the others go on
             log.exception("request %s failed", request.id)
-            self._finish(request, answer.abandon(FinishReason.ERROR, f"{type(error).__name__}: {error}"), on_output)
+            self._finish(request, answer.abandon(f"{type(error).__name__}: {error}"), on_output)
 
-    async def _generate(self, request: Request, answer: Answer, on_output: Callable[[Output], None]) -> None:
+    async def _generate(self, request: Request, answer: Answer, token_ids: list[int], on_output: Callable[[Output], None]) -> None:
         llm, answer.tally.speculating = self._instance(request)
-        token_ids = list(request.prompt_ids)
         generation = llm.generate_async(token_ids[:], self._sampling(request), streaming=True)
         seen, ended = 0, False
         try:

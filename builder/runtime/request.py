@@ -12,13 +12,27 @@ from builder.decoding.params import SamplingParams
 class FinishReason(StrEnum):
     STOP = "stop"  # end-of-sequence token or a stop string
     LENGTH = "length"  # max_tokens reached, or the context is full
+    TIMEOUT = "timeout"  # the request's time is over; what was made until then is given out
     CANCELLED = "cancelled"
     ERROR = "error"
 
 
+class Cancellation(StrEnum):
+    """Why a request ended before its answer did; a label of a metric, so a closed set."""
+
+    CLIENT = "client"  # stopped by its id
+    DISCONNECTED = "disconnected"  # Triton knows that nobody waits
+    DEADLINE = "deadline"
+    UNDELIVERABLE = "undeliverable"  # its consumer raised
+    SHUTDOWN = "shutdown"
+
+
 @dataclass(frozen=True)
 class Request:
-    """One prompt to continue. `speculation` False turns it off for this request; it never forces it on."""
+    """One prompt to continue. `speculation` False turns it off for this request; it never forces it on.
+
+    `priority` 0 is the most urgent; a tenant's limit may make it larger.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -26,6 +40,8 @@ class Request:
     speculation: bool = True
     tenant: str = "other"
     arrival: float = field(default_factory=time.monotonic)  # seconds, monotonic clock
+    priority: int = 0
+    timeout: float | None = None  # seconds from arrival to the last token
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,13 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
 
 
 @dataclass(frozen=True)
@@ -65,7 +88,8 @@ class Output:
 
     `context_ids` are the tokens just before `token_ids` (tail of the prompt included): enough for a stateless
     detokenizer. `text_limit` is the number of characters of this chunk's text to keep; -1 keeps all (a stop
-    string may cut inside a token). `logprobs[i]` belongs to token_ids[i] when asked for.
+    string may cut inside a token). `logprobs[i]` belongs to token_ids[i] when asked for. `index` tells the answers of
+    one request apart; the prompt is in the usage of the first only.
     """
 
     request_id: str
@@ -77,3 +101,5 @@ class Output:
     usage: Usage | None = None
     stats: DecodeStats | None = None
     error: str | None = None
+    cancellation: Cancellation | None = None
+    index: int = 0

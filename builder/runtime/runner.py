@@ -53,7 +53,11 @@ class Runner(Protocol):
 
 @runtime_checkable
 class GreedyRunner(Runner, Protocol):
-    """A Runner that can draft greedily without coming back between two tokens."""
+    """A Runner that can decode greedily by itself: without logits, and drafts without coming back between two tokens."""
+
+    def greedy(self, hidden: torch.Tensor) -> list[int]:
+        """The most probable token after each row of hidden [rows, hidden_size], the lowest id of equals: the argmax of `head`."""
+        ...
 
     def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
         """The lengths[row] tokens (int32 [rows]) that follow each row, int32 [rows, longest], -1 beyond a row's length.

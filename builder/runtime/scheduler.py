@@ -1,17 +1,19 @@
-"""Who runs, who waits, who must give way: first come, first served, with preemption of the youngest."""
+"""Who runs, who waits, who must give way, in the order of a policy."""
 
 from __future__ import annotations
 
-from collections import deque
-
 from builder.runtime.block_manager import BlockManager
+from builder.runtime.policy import make_policy
 from builder.runtime.sequence import Sequence, Status
 from builder.runtime.settings import EngineSettings
 from builder.runtime.switches import Switches
 
+# Tokens of the first of several answers after which the others no longer wait for the draft to have run the prompt: it may never draft.
+DRAFT_CATCHES_UP = 8
+
 
 class Scheduler:
-    """`running` stays in arrival order: admission takes the head of the queue only, and the youngest returns to it.
+    """`running` is kept in the policy's order: admission takes the first of the queue only, and the last running one returns to it.
 
     With `own_draft_cache` a block is cached once the draft has run its positions too: a hit then serves both models, and nobody
     writes the draft's part of a block that others hold.
@@ -22,36 +24,54 @@ class Scheduler:
         self._own_draft_cache = own_draft_cache
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
         self.context = min(settings.max_seq_len, settings.num_blocks * settings.block_size)  # tokens one sequence can reach alone
-        self.waiting: deque[Sequence] = deque()
+        self.policy = make_policy(settings)
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.switches = Switches()
 
-    @property
-    def queue_full(self) -> bool:
-        """Free batch places count as room: a burst that could run at once is not refused."""
-        places = self.settings.max_batch_size - len(self.running)
-        return len(self.waiting) >= self.settings.max_waiting + places
+    def missing_places(self, answers: int = 1) -> int:
+        """How many of `answers` find no place in the queue. Free batch places are room: a burst that could run at once is not refused."""
+        places = self.settings.max_waiting + self.settings.max_batch_size - len(self.running)
+        return max(0, len(self.waiting) + answers - places)
 
     def add(self, sequence: Sequence) -> None:
+        self.policy.arrived(sequence, (*self.waiting, *self.running))
         self.waiting.append(sequence)
 
     def admit(self) -> None:
         """Start waiting sequences while blocks for all their tokens and one round of drafts are free."""
-        while self.waiting and len(self.running) < self.settings.max_batch_size:
-            sequence = self.waiting[0]
+        self._admit()
+        self.running.sort(key=self.policy.rank)
+
+    def _admit(self) -> None:
+        while len(self.running) < self.settings.max_batch_size:
+            sequence = min(filter(self._may_start, self.waiting), key=self.policy.rank, default=None)
+            if sequence is None:
+                return
             tokens = len(sequence.token_ids)
             prefix = self.blocks.match(sequence.token_ids, self._isolation(sequence)) if self.settings.prefix_caching else []
             if not self.blocks.can_allocate(min(tokens + 1 + self.settings.max_draft_tokens, self.context), prefix):
-                return  # nobody overtakes the head: a long prompt cannot starve
+                return  # nobody overtakes the first: a long prompt cannot starve
             sequence.blocks = self.blocks.allocate(tokens, prefix)
             positions = len(prefix) * self.settings.block_size
             sequence.skip(positions, positions if self._own_draft_cache else 0)
             sequence.status = Status.RUNNING
-            self.running.append(self.waiting.popleft())
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            if not sequence.answer.tally.target_passes:
+                self.policy.admitted(sequence)
+
+    def _may_start(self, sequence: Sequence) -> bool:
+        """Answers to one prompt wait until the first has run it, and then find its blocks in the prefix cache."""
+        leader, prompt = sequence.leader, len(sequence.request.prompt_ids)
+        if leader is None or leader.status is not Status.RUNNING or not self.settings.prefix_caching:
+            return True
+        behind = self._own_draft_cache and leader.draft_computed < prompt and len(leader.token_ids) < prompt + DRAFT_CATCHES_UP
+        return leader.num_computed >= prompt and not behind
 
     def make_room(self) -> None:
-        """Give each decoding sequence the block its next token needs, oldest first, at the cost of the youngest."""
+        """Give each decoding sequence the block its next token needs, in the policy's order, at the cost of the last."""
         for sequence in list(self.running):
             while sequence.status is Status.RUNNING and not self.blocks.can_grow(sequence.blocks, len(sequence.token_ids)):
                 self._preempt(self.running[-1])
@@ -62,7 +82,7 @@ class Scheduler:
         self.running.remove(sequence)
         self.blocks.free(sequence.blocks)
         sequence.forget()
-        self.waiting.appendleft(sequence)
+        self.waiting.insert(0, sequence)
         self.preemptions += 1
 
     def draft_limits(self) -> list[tuple[Sequence, int]]:
@@ -97,7 +117,7 @@ class Scheduler:
         return possible and sequence.request.speculation and self.switches.speculation_for(sequence.request.tenant)
 
     def prefill_chunks(self, rows_taken: int) -> list[tuple[Sequence, int]]:
-        """Sequences being prefilled and the tokens of each that run in this pass: the oldest takes what the others can spare."""
+        """Sequences being prefilled and the tokens of each that run in this pass: the first takes what the others can spare."""
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
         spare = self.settings.max_num_tokens - rows_taken - len(prefilling)
         chunks = []

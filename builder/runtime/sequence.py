@@ -33,6 +33,7 @@ class Sequence:
     draft_computed: int = 0  # positions right in the draft's own cache; not used when the caches are shared
     blocks: list[int] = field(default_factory=list)  # block ids, in order of position; one table for both caches
     status: Status = Status.WAITING
+    leader: Sequence | None = None  # of several answers to one prompt the first, whose prompt blocks the others share
 
     @property
     def pending(self) -> int:

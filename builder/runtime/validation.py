@@ -16,6 +16,7 @@ def check_request(request: Request, settings: EngineSettings, vocab_size: int, *
     """RequestError naming the field, its value and its range."""
     _check_prompt(request, settings, vocab_size)
     _check_sampling(request.sampling)
+    _check_samples(request.sampling, settings)
     if request.sampling.stop and not has_tokenizer:
         raise RequestError("stop strings need a tokenizer, and this engine has none", where="stop", mend="Leave stop out")
 
@@ -55,6 +56,12 @@ def _check_sampling(sampling: SamplingParams) -> None:
         _whole("logprobs", sampling.logprobs, 0, MOST_LOGPROBS)
     if any(not stop for stop in sampling.stop):
         raise RequestError("a stop string is empty", where="stop", mend="Leave it out")
+
+
+def _check_samples(sampling: SamplingParams, settings: EngineSettings) -> None:
+    _whole("n", sampling.n, 1, settings.max_batch_size)
+    if sampling.n > 1 and sampling.greedy:
+        raise RequestError("n answers at temperature 0 would all be the same", where="n", mend="Set a temperature, or leave n out")
 
 
 def _whole(field: str, value: int, least: int, most: int | None = None) -> None:

@@ -22,13 +22,14 @@ Parameters = Mapping[str, str | int | float | bool]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of the answer's text. The last one has finish_reason, usage and decode_stats."""
+    """A piece of the text of answer `index`, the last piece with finish_reason and decode_stats. The last of all has usage."""
 
     text: str
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
     decode_stats: dict[str, Any] | None = None
     logprobs: list[dict[str, Any]] | None = None
+    index: int = 0
 
 
 def generate(
@@ -58,7 +59,7 @@ def generate(
         client.async_stream_infer(model, inputs, request_id=request_id, parameters={"stream": True, **(parameters or {})})
         while not done:
             chunk = _receive(answers, url, timeout)
-            done = chunk.finish_reason is not None
+            done = chunk.usage is not None
             yield chunk
     except RequestError:
         done = True
@@ -96,14 +97,16 @@ def _receive(answers: queue.SimpleQueue[tuple[Any, Exception | None]], url: str,
         raise _translate(error, url) from error
     texts = {name: _text_output(result, name) for name in ("text_output", "finish_reason", "usage", "decode_stats", "logprobs")}
     documents = {name: json.loads(texts[name]) if texts[name] else None for name in ("usage", "decode_stats", "logprobs")}
-    return Chunk(texts["text_output"], texts["finish_reason"] or None, **documents)
+    return Chunk(texts["text_output"], texts["finish_reason"] or None, **documents, index=int(result.as_numpy("index")[0]))
 
 
 def _translate(error: Exception, url: str) -> RequestError | ServeError:
     text = error.message() if isinstance(error, InferenceServerException) else str(error)
     status = error.status() if isinstance(error, InferenceServerException) else None
+    if text.startswith("in ensemble "):
+        return RequestError(text.partition(", ")[2])
     if status in (None, "StatusCode.INVALID_ARGUMENT", "StatusCode.NOT_FOUND"):  # an error inside the stream carries no status
-        return RequestError(text.removeprefix("in ensemble ").partition(", ")[2] if text.startswith("in ensemble ") else text)
+        return RequestError(text)
     return ServeError(f"cannot be reached ({text})", where=url, mend=START)
 
 

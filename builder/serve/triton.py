@@ -140,6 +140,7 @@ class Triton:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            cwd=self._folder,  # the stub looks for modules in its working directory first
             start_new_session=True,  # the terminal's Ctrl-C comes to us alone; we pass it on
         )
         self._pump = threading.Thread(target=self._pump_log, args=(self._process,), daemon=True)

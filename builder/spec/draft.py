@@ -36,6 +36,12 @@ class Alignment(Section):
         description="Time it may take, all of it: the target writes text, the draft learns it, acceptance is measured before and after.",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of the target's samples and of the order they are learned in.")
+    text: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A JSONL file of your own, beside this one unless the path is absolute: a prompt, messages or text a line. "
+        "It joins the shipped prompts.",
+    )
 
 
 class Draft(Section):
@@ -57,6 +63,11 @@ class Draft(Section):
     layers: Literal["all"] | Annotated[int, Field(ge=1)] = Field(
         default="all",
         description="`all`, or the number N of first layers to keep. Fewer layers draft faster and are accepted less.",
+    )
+    vocabulary: Literal["all"] | Annotated[int, Field(ge=256)] = Field(
+        default="all",
+        description="`all`, or the number N of tokens the draft may propose: those the target itself writes most often. A smaller head is "
+        "less to read each draft step; tokens outside are never drafted and come from the target.",
     )
     alignment: Alignment | None = Field(
         default_factory=Alignment,

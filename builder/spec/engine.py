@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from builder.spec.section import Section, conflict
 from builder.spec.sizes import ByteSize
 from builder.spec.tensorrt_llm import TensorRtLlm
 
+Core = Annotated[int, Field(ge=0, le=8191)]
 Backend = Literal["torch_aot", "trtllm-engine", "trtllm-llmapi"]
 InstructionSet = Literal["auto", "amx", "avx512", "avx2", "generic"]
 SMALLEST_CACHE = 1 << 20  # bytes; below this a unit was mistaken
@@ -58,6 +59,16 @@ class Engine(Section):
         description="CPU instructions the kernels may use. auto: the best the machine has. Name one to serve on machines older than this.",
     )
     threads: int | None = Field(default=None, ge=1, le=1024, description="Compute threads; null means one for each core.")
+    affinity: Literal["none", "auto"] | Annotated[list[Core], Field(min_length=1)] = Field(
+        default="none",
+        description="Cores that compute threads are tied to. none: the system moves them. auto: one core for each thread. Or a list of "
+        "core numbers; without `threads`, one thread for each.",
+    )
+    numa: Literal["none", "auto"] | Annotated[int, Field(ge=0, le=1023)] = Field(
+        default="none",
+        description="Memory node to compute on and to keep weights and caches in. none: all nodes. auto: the node with most cores for this "
+        "process. Or a node's number. A machine with one node is not changed by it.",
+    )
     max_batch_size: int = Field(default=16, ge=1, le=1024, description="Sequences decoded at once; more requests wait.")
     max_seq_len: int = Field(default=2048, ge=16, le=1 << 20, description="Longest prompt and answer together, in tokens.")
     max_num_tokens: int = Field(
@@ -66,6 +77,12 @@ class Engine(Section):
         le=1 << 16,
         description="Rows of one target pass: prompt pieces, plain rows and checked drafts together. "
         "Larger reads long prompts faster and makes running answers wait longer.",
+    )
+    policy: Literal["fcfs", "priority", "fair"] = Field(
+        default="fcfs",
+        description="Who of those that wait is started first, and who gives way last when the KV cache is full. fcfs: who came first. "
+        "priority: the most urgent, where 10 s of waiting make up for one step of priority. fair: the tenant that was served the fewest "
+        "tokens for its share.",
     )
     kv_cache: KvCache = Field(default_factory=KvCache, description="Paged cache of keys and values.")
 

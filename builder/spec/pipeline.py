@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from builder.spec.chargeback import Chargeback
+from builder.spec.chargeback import OTHER_TENANT, Chargeback
 from builder.spec.draft import Draft
 from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
@@ -50,7 +51,25 @@ class PipelineSpec(Section):
                 f"serving.max_tokens {tokens} leaves no room for a prompt in engine.max_seq_len {limit}",
                 f"Set it below {limit}, or raise max_seq_len",
             )
+        prompt = self.serving.max_prompt_tokens
+        if prompt is not None and prompt >= limit:
+            raise conflict(
+                "serving.max_prompt_tokens",
+                f"serving.max_prompt_tokens {prompt} leaves no room for an answer in engine.max_seq_len {limit}",
+                f"Set it below {limit}, or raise max_seq_len",
+            )
+        known = (*self.chargeback.tenants, OTHER_TENANT)
+        for tenant in self.serving.tenants:
+            if tenant not in known:
+                close = difflib.get_close_matches(tenant, known, n=1)
+                mend = f"Did you mean `{close[0]}`" if close else "Add it there, or set limits for `other`"
+                raise conflict(f"serving.tenants.{tenant}", f"tenant {tenant} is not in chargeback.tenants", mend)
         return self
+
+    @property
+    def longest_prompt(self) -> int:
+        """Most tokens of a prompt: serving.max_prompt_tokens, else all the context but one token of answer."""
+        return self.serving.max_prompt_tokens or self.engine.max_seq_len - 1
 
     @property
     def used_draft(self) -> Draft | None:

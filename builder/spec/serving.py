@@ -6,8 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from builder.spec.chargeback import Tenant
 from builder.spec.durations import Duration
 from builder.spec.section import Section, conflict
+from builder.spec.tenants import TenantLimits
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -24,6 +26,11 @@ class Serving(Section):
     grpc_port: Port = Field(default=8001, description="Triton's gRPC endpoint.")
     metrics_port: Port = Field(default=8002, description="Prometheus metrics.")
     max_waiting: int = Field(default=64, ge=0, le=100_000, description="Requests queued beyond the running ones; more are refused.")
+    max_prompt_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Longest prompt a request may bring, in tokens; null means up to engine.max_seq_len.",
+    )
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -34,7 +41,19 @@ class Serving(Section):
         ge=1,
         description="Longest answer of a request that names no max_tokens; max_tokens and the context still limit it.",
     )
-
+    request_timeout: Duration = Field(
+        default="10m",
+        validate_default=True,
+        ge=0.001,
+        le=86_400,
+        description="Longest time from a request's arrival to its last token; then it ends with what it has. A request may ask for less "
+        "(timeout_ms). It bounds what an answer costs that nobody waits for.",
+    )
+    tenants: dict[Tenant, TenantLimits] = Field(
+        default_factory=dict,
+        description="Limits by tenant: those of chargeback.tenants, and `other` for everybody else together. A tenant that is not named "
+        "has none. Each takes max_concurrent, requests_per_minute, priority and share.",
+    )
     stream_interval: Duration = Field(
         default="50ms",
         validate_default=True,

@@ -68,6 +68,19 @@ ACCEPTANCE_LENGTH_OF_REQUEST = _metric(
     buckets=ACCEPTANCE_LENGTH,
 )
 REQUESTS = _metric("requests", "gauge", "Requests in the engine after its latest pass: running, waiting", "state")
+REFUSALS = _metric(
+    "request_refusals",
+    "counter",
+    "Requests that were refused and may come again later, by limit: queue, tenant_concurrency, tenant_rate, restart",
+    "tenant",
+    "limit",
+)
+CANCELLATIONS = _metric(
+    "request_cancellations",
+    "counter",
+    "Answers ended before they were complete: client (stopped by id), disconnected, deadline, undeliverable, shutdown",
+    "reason",
+)
 KV_BLOCKS = _metric(
     "kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, cached (kept for equal prompts), free", "state"
 )

@@ -59,6 +59,8 @@ class TritonSink:
             self._observations.append(((catalogue.REQUEST_LATENCY, ()), seconds))
             if stats and stats.num_spec_steps:
                 self._observations.append(((catalogue.ACCEPTANCE_LENGTH_OF_REQUEST, ()), stats.mean_acceptance_length))
+            if output.cancellation is not None:
+                self._sums[catalogue.CANCELLATIONS, (output.cancellation,)] += 1
             if usage and stats:
                 counts = {
                     "input": usage.prompt_tokens - usage.cached_tokens,
@@ -77,6 +79,10 @@ class TritonSink:
             self._gauges[catalogue.KV_BLOCKS, ("used",)] = blocks_used
             self._gauges[catalogue.KV_BLOCKS, ("cached",)] = blocks_cached
             self._gauges[catalogue.KV_BLOCKS, ("free",)] = blocks_total - blocks_used - blocks_cached
+
+    def refused(self, tenant: str, limit: str) -> None:
+        with self._lock:
+            self._sums[catalogue.REFUSALS, (tenant, limit)] += 1
 
     def flags_read(self, flags: Mapping[str, bool], broken: bool) -> None:
         """The pipeline's own flags by name, and whether their file is broken."""

@@ -11,25 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from builder.runtime.observer import Observer
-from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.switches import Switches
 
 SECONDS_PER_TOKEN = 0.002
 FAILING_SEED = 13  # a request with this seed fails in the engine
+SLOW_SEED = 21  # a token each 50 ms
+STARVED_SEED = 34  # its time is over before it gets a token
+BREAKING_SEED = 66  # the engine is broken afterwards
 
 
 class EchoEngine:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._cancelled: set[str] = set()
+        self._cancelled: dict[str, Cancellation] = {}
+        self.broken = False
         self._running: set[str] = set()
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         self._running.add(request.id)
         threading.Thread(target=self._echo, args=(request, on_output), daemon=True).start()
 
-    def cancel(self, request_id: str, reason: str) -> bool:
-        self._cancelled.add(request_id)
+    def cancel(self, request_id: str, reason: Cancellation) -> bool:
+        self._cancelled[request_id] = reason
         return request_id in self._running
 
     def set_switches(self, switches: Switches) -> None: ...
@@ -41,8 +45,12 @@ class EchoEngine:
         if request.sampling.seed == FAILING_SEED:
             on_output(Output(request.id, (), finish_reason=FinishReason.ERROR, error="unlucky"))
             return
+        if request.sampling.seed == STARVED_SEED:
+            usage, why = Usage(len(prompt), 0), Cancellation.DEADLINE
+            on_output(Output(request.id, (), finish_reason=FinishReason.TIMEOUT, usage=usage, stats=DecodeStats("plain"), cancellation=why))
+            return
         while True:
-            time.sleep(SECONDS_PER_TOKEN)
+            time.sleep(0.05 if request.sampling.seed == SLOW_SEED else SECONDS_PER_TOKEN)
             token = prompt[sent % len(prompt)]
             context = tuple(prompt[at % len(prompt)] for at in range(max(0, sent - 8), sent))
             sent += 1
@@ -60,7 +68,9 @@ class EchoEngine:
                 on_output(output)
                 continue
             stats = DecodeStats("speculative" if request.speculation else "plain", sent, 4 * sent, 2 * sent, (0, 0, sent))
-            last = Output(request.id, (token,), context, -1, logprobs, reason, Usage(len(prompt), sent), stats)
+            usage, why = Usage(len(prompt), sent), self._cancelled.get(request.id)
+            last = Output(request.id, (token,), context, -1, logprobs, reason, usage, stats, cancellation=why)
+            self.broken = request.sampling.seed == BREAKING_SEED
             self._running.discard(request.id)
             self._observer.finished(request, last, time.monotonic() - started)
             on_output(last)

@@ -18,7 +18,7 @@ from builder.weights.config import ModelConfig
 
 FORMAT = 1  # raise when the packed layout changes: older folders are then refused and rebuilt
 LINE = 64  # bytes; the kernels read whole cache lines, so every tensor starts on one
-_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8"}
+_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int32: "I32"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,12 @@ class EngineInfo:
     group_size: int | None = None
     symmetric: bool | None = None
     errors: dict[str, float] | None = None
+    vocabulary: int | None = None  # tokens the head scores (tensor `vocabulary` has their ids); None: all
+
+    @property
+    def scored(self) -> int:
+        """Outputs of the head, without padding."""
+        return self.vocabulary or self.model.vocab_size
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self), "model": self.model.to_json()}

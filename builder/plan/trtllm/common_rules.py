@@ -145,6 +145,21 @@ def proposer_supported(context: PlanContext) -> Finding:
     return Finding(rule, False, f"{backend} has no proposer {proposer}", f"Set speculation.proposer to {listed(allowed, 'or')}")
 
 
+def settings_supported(context: PlanContext) -> Finding:
+    """Settings that TensorRT-LLM has nothing for must not look as if they worked."""
+    rule, spec = "settings-supported", context.spec
+    idle = {
+        "draft.vocabulary": spec.used_draft is not None and spec.used_draft.vocabulary != "all",
+        "engine.policy": spec.engine.policy != "fcfs",
+        "engine.kv_cache.prefix_isolation": spec.engine.kv_cache.prefix_isolation != "none",
+        "serving.tenants": bool(spec.serving.tenants),
+    }
+    used = [key for key, set_ in idle.items() if set_]
+    if not used:
+        return Finding(rule, True, "no setting without effect")
+    return Finding(rule, False, f"{listed(used)} has no effect on {spec.engine.chosen_backend}", "Leave it out, or use torch_aot")
+
+
 def speculation_pays(context: PlanContext) -> Finding:
     """The commonest report of all: no speed-up, since the draft costs too much of a target step."""
     rule, measured = "speculation-pays", context.spec.speculation.measured

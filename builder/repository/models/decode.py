@@ -1,33 +1,31 @@
 """`<p>_decode`: token ids in, chunks of tokens out (decoupled). One engine for each model instance.
 
-`execute` only queues. The engine's thread hands chunks to a delivery thread, so that Triton's shared-memory round trip
-(about 0.1 ms a response) never delays a decode step. A third thread looks at the flags file, flushes metrics and looks for
-consumers that left.
+`execute` only queues. The engine's thread hands chunks to a delivery thread. A third thread looks at the flags file, flushes
+metrics, looks for consumers that left, and has Triton load the pipeline anew when the engine is broken.
 """
 
 from __future__ import annotations
 
-import queue
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from builder.errors import RequestError
+from builder.errors import EngineError, OverloadError, RequestError
 from builder.repository.flag_store import FlagStore
 from builder.repository.flag_watch import FlagWatch
 from builder.repository.flags import FLAGS
 from builder.repository.models.answer import Answer
+from builder.repository.models.delivery import Delivery
 from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
 from builder.repository.models.parameters import Options
+from builder.repository.models.restart import Restart
 from builder.repository.models.tensors import log_exception, read_ints, read_text
-from builder.runtime.request import FinishReason, Output, Request
+from builder.runtime.request import Cancellation, FinishReason, Output, Request, Usage
 from builder.telemetry.triton_sink import TritonSink
 
 UPKEEP_PERIOD = 0.25  # seconds between two looks at the flags and two flushes of the metrics
@@ -50,97 +48,69 @@ class TritonPythonModel:
         self._stream_interval = self.read_spec(folder).serving.stream_interval
         self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
         self._apply_flags()  # before the first request
-        self._answers: dict[str, Answer] = {}  # by the engine's request id
-        self._answers_lock = threading.Lock()
-        self._outbox: queue.SimpleQueue[tuple[str, Output] | None] = queue.SimpleQueue()
+        self._delivery = Delivery(self._engine.cancel)
+        self._restart = Restart(model, self._engine)
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._deliver, self._upkeep)]
-        for thread in self._threads:
-            thread.start()
+        self._upkeeper = threading.Thread(target=self._upkeep, daemon=True, name="tandem-upkeep")
+        self._upkeeper.start()
         self._engine.start()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             client_id, options = Options.from_json(read_text(request, "request"))
-            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval)
+            samples = options.sampling.n
+            answer = Answer(request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, samples)
             try:
-                if options.cancel is not None:
+                if options.deserted is not None:
+                    self._reclaim(options.deserted, answer)
+                elif options.cancel is not None:
                     self._cancel(options.cancel, answer)
                 else:
                     self._submit(options, read_ints(request, "input_ids").tolist(), answer)
             except Exception as error:  # whatever one request holds, the model lives on
+                if isinstance(error, OverloadError):
+                    self._sink.refused(options.tenant, error.limit)
                 answer.fail(error)
 
     def finalize(self) -> None:
         """Stop the engine, then answer whoever still waits."""
         self._engine.stop()
         self._stopping.set()
-        self._outbox.put(None)
-        for thread in self._threads:
-            thread.join()
-        for answer in self._answers.values():
-            answer.fail(RequestError("the model was unloaded before the answer was complete", mend="Send the request again"))
+        for answer in self._delivery.stop():
+            answer.fail(EngineError("the model was unloaded before the answer was complete", mend="Send the request again"))
+        self._upkeeper.join()
 
     def _submit(self, options: Options, prompt_ids: list[int], answer: Answer) -> None:
         engine_id = uuid.uuid4().hex  # a client may use one id twice, the engine may not
-        request = Request(engine_id, tuple(prompt_ids), options.sampling, options.speculation, options.tenant)
-        with self._answers_lock:
-            self._answers[engine_id] = answer
+        request = Request(
+            engine_id,
+            tuple(prompt_ids),
+            options.sampling,
+            options.speculation,
+            options.tenant,
+            priority=options.priority,
+            timeout=options.timeout_ms / 1000 if options.timeout_ms is not None else None,
+        )
+        self._delivery.open(engine_id, answer)
         try:
-            self._engine.submit(request, partial(self._put, engine_id))
+            self._engine.submit(request, partial(self._delivery.put, engine_id))
         except Exception:
-            with self._answers_lock:
-                del self._answers[engine_id]
+            self._delivery.forget(engine_id)
             raise
 
-    def _put(self, engine_id: str, output: Output) -> None:
-        self._outbox.put((engine_id, output))
-
     def _cancel(self, client_id: str, answer: Answer) -> None:
-        running = [engine_id for engine_id, other in self._live() if other.client_id == client_id]
-        stopped = [self._engine.cancel(engine_id, "client") for engine_id in running]
+        running = [engine_id for engine_id, other in self._delivery.live() if other.client_id == client_id]
+        stopped = [self._engine.cancel(engine_id, Cancellation.CLIENT) for engine_id in running]
         if not any(stopped):
             raise RequestError(f"no request with id {client_id!r} is running", where="cancel")
-        answer.add(Output(request_id=client_id, token_ids=(), finish_reason=FinishReason.CANCELLED))
+        answer.add(Output(request_id=client_id, token_ids=(), finish_reason=FinishReason.CANCELLED, usage=Usage(0, 0)))
 
-    def _live(self) -> list[tuple[str, Answer]]:
-        with self._answers_lock:
-            return list(self._answers.items())
-
-    def _deliver(self) -> None:
-        holding: dict[str, Answer] = {}  # answers with chunks that came too soon after the ones before
-        while True:
-            try:
-                item = self._outbox.get(timeout=_time_left(holding.values()))
-            except queue.Empty:
-                self._flush_due(holding)
-                continue
-            if item is None:
-                return
-            engine_id, output = item
-            answer = self._answers.get(engine_id)
-            if answer is None:
-                continue
-            self._try(engine_id, partial(answer.add, output))
-            holding.pop(engine_id, None)
-            if output.finish_reason is not None:
-                with self._answers_lock:
-                    del self._answers[engine_id]
-            elif answer.due is not None:
-                holding[engine_id] = answer
-
-    def _flush_due(self, holding: dict[str, Answer]) -> None:
-        for engine_id, answer in list(holding.items()):
-            if answer.due is None or answer.due <= time.monotonic():
-                del holding[engine_id]
-                self._try(engine_id, answer.flush)
-
-    def _try(self, engine_id: str, send: Callable[[], None]) -> None:
-        try:
-            send()
-        except Exception as error:  # this answer cannot be sent; the others can
-            log_exception(error)
-            self._engine.cancel(engine_id, "undeliverable")
+    def _reclaim(self, key: int, answer: Answer) -> None:
+        """Detokenize found that nobody listens to the answer; it may have ended meanwhile."""
+        for engine_id, other in self._delivery.live():
+            if other.key == key:
+                self._engine.cancel(engine_id, Cancellation.DISCONNECTED)
+        answer.add(Output(request_id="", token_ids=(), finish_reason=FinishReason.CANCELLED, usage=Usage(0, 0)))
 
     def _apply_flags(self) -> None:
         """Hand changed flags to the engine, running requests included, and say in log and metrics what is in force."""
@@ -160,15 +130,10 @@ class TritonPythonModel:
             try:
                 self._apply_flags()
                 self._sink.flush()
-                for engine_id, answer in self._live():
+                for engine_id, answer in self._delivery.live():
                     if answer.consumer_gone():
-                        self._engine.cancel(engine_id, "disconnected")
+                        self._engine.cancel(engine_id, Cancellation.DISCONNECTED)
+                self._restart.look()
             except Exception as error:  # flags and metrics must never end the serving
                 log_exception(error)
         self._sink.flush()
-
-
-def _time_left(holding: Collection[Answer]) -> float | None:
-    """Seconds until the first held chunks are due; None, for ever, when nothing is held."""
-    dues = [answer.due for answer in holding if answer.due is not None]
-    return max(0.0, min(dues) - time.monotonic()) if dues else None

@@ -7,52 +7,67 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from builder.repository.layout import ANSWER_OUTPUTS
 from builder.repository.models.folder import read_tokenizer, version_folder
-from builder.repository.models.tensors import error_response, read_ints, read_text, text_tensor
+from builder.repository.models.parameters import Options
+from builder.repository.models.parts import Part
+from builder.repository.models.tensors import error_response, int_tensor, log_exception, read_texts, text_tensor
 from builder.text import Tokenizer, delta
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, Any]) -> None:
         self._tokenizer = read_tokenizer(version_folder(args))
+        self._decode = str(args["model_name"]).removesuffix("_detokenize") + "_decode"
 
     def execute(self, requests: list[Any]) -> list[Any]:
+        for request in requests:
+            if request.is_cancelled():
+                self._report_deserted(request)
         return [self._answer(request) for request in requests]
+
+    def _report_deserted(self, request: Any) -> None:
+        """Triton tells the steps it starts that the ensemble's client has left, but not decode, which started before."""
+        try:
+            options = Options(deserted=Part.from_json(read_texts(request, "parts")[0]).key)
+            inputs = [int_tensor("input_ids", [0]), text_tensor("request", options.to_json(""))]
+            call = pb_utils.InferenceRequest(model_name=self._decode, requested_output_names=["finish_reason"], inputs=inputs)
+            for response in call.exec(decoupled=True):
+                if response.has_error():
+                    raise RuntimeError(response.error().message())
+        except Exception as error:  # the answer then costs as much as its deadline allows
+            log_exception(error)
 
     def _answer(self, request: Any) -> Any:
         try:
-            passed_on = {name: read_text(request, name) for name in ANSWER_OUTPUTS}
-            token_ids = read_ints(request, "token_ids").tolist()
-            context_ids = read_ints(request, "context_ids").tolist()
-            rows = read_ints(request, "chunks").tolist()
-            text = join_chunks(self._tokenizer, context_ids, token_ids, rows, final=bool(passed_on["finish_reason"]))
-            logprobs = describe_logprobs(self._tokenizer, token_ids, read_text(request, "token_logprobs"))
+            parts = [Part.from_json(text) for text in read_texts(request, "parts")]
+            texts = {
+                "text_output": [text_of(self._tokenizer, part) for part in parts],
+                "logprobs": [describe_logprobs(self._tokenizer, part.token_ids, part.logprobs) for part in parts],
+                "finish_reason": [part.finish_reason for part in parts],
+                "usage": [parts[0].usage],  # the request's, the same in all
+                "decode_stats": [part.decode_stats for part in parts],
+            }
         except Exception as error:  # one bad chunk must not end the model
             return error_response(error)
-        texts = {"text_output": text, "logprobs": logprobs, **passed_on}
-        return pb_utils.InferenceResponse([text_tensor(name, value) for name, value in texts.items()])
+        index = int_tensor("index", [part.index for part in parts])
+        return pb_utils.InferenceResponse([index, *(text_tensor(name, *values) for name, values in texts.items())])
 
 
-def join_chunks(tokenizer: Tokenizer, context_ids: list[int], token_ids: list[int], rows: list[list[int]], final: bool) -> str:
-    """The text of consecutive chunks. Row: (context tokens, new tokens, characters to keep or -1)."""
-    parts = []
-    context_at = token_at = 0
-    for index, (context, new, limit) in enumerate(rows):
-        last = final and index == len(rows) - 1
-        text = delta(tokenizer, context_ids[context_at : context_at + context], token_ids[token_at : token_at + new], last)
-        parts.append(text if limit < 0 else text[:limit])
-        context_at += context
-        token_at += new
-    return "".join(parts)
+def text_of(tokenizer: Tokenizer, part: Part) -> str:
+    """The text that a part adds. Only the answer's very last chunk gives up an unfinished character."""
+    text = ""
+    for place, (context, new, limit) in enumerate(part.chunks, 1):
+        added = delta(tokenizer, context, new, bool(part.finish_reason) and place == len(part.chunks))
+        text += added if limit < 0 else added[:limit]
+    return text
 
 
-def describe_logprobs(tokenizer: Tokenizer, token_ids: list[int], alternatives: str) -> str:
+def describe_logprobs(tokenizer: Tokenizer, token_ids: list[int], alternatives: list[dict[str, float]]) -> str:
     """JSON list, one item a token: token_id, token, logprob, top (alternatives, best first). Empty when not asked for."""
     if not alternatives:
         return ""
     items = []
-    for token_id, scores in zip(token_ids, json.loads(alternatives), strict=True):
+    for token_id, scores in zip(token_ids, alternatives, strict=True):
         ranked = sorted(((int(token), score) for token, score in scores.items()), key=lambda pair: -pair[1])
         top = [{"token_id": token, "token": tokenizer.decode([token]), "logprob": score} for token, score in ranked]
         items.append({"token_id": token_id, "token": tokenizer.decode([token_id]), "logprob": dict(ranked).get(token_id), "top": top})

@@ -12,24 +12,32 @@ from typing import Any
 from builder.decoding.params import SamplingParams
 from builder.errors import RequestError
 from builder.spec.pipeline import PipelineSpec
+from builder.spec.tenants import LEAST_URGENT
 
 TENANT_HEADER = "x-tenant"  # forwarded by Triton for gRPC; HTTP `generate` forwards no headers
 MOST_LOGPROBS = 20
 MOST_STOPS = 16
 LONGEST_STOP = 256  # characters
 SPECULATION = ("on", "off", "auto")
+MOST_SAMPLES = 64
 
 
 @dataclass(frozen=True)
 class Options:
-    """A request without its text. `messages` is a chat as JSON; `cancel` names a running request to stop instead of a prompt."""
+    """A request without its text. `messages` is a chat as JSON; `cancel` names a running request to stop instead of a prompt.
+
+    `deserted` comes from detokenize only, and is the key of an answer whose consumer has left.
+    """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: bool = True
     tenant: str = "other"
+    priority: int = 0
+    timeout_ms: int | None = None
     stream: bool = False
     messages: str | None = None
     cancel: str | None = None
+    deserted: int | None = None
 
     def to_json(self, request_id: str) -> str:
         """The `request` tensor between tokenize and decode."""
@@ -57,8 +65,10 @@ def read_options(parameters: Mapping[str, Any], spec: PipelineSpec) -> Options:
     if max_tokens > longest:
         raise _out_of_range("max_tokens", max_tokens, f"a whole number from 1 to {longest}")
     tenant = spec.chargeback.label(str(read.pop("tenant", header or "")))
-    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "speculation") if name in read}
-    return Options(sampling=SamplingParams(**read), tenant=tenant, **others)
+    longest_time = round(spec.serving.request_timeout * 1000)
+    timeout = min(read.pop("timeout_ms", longest_time), longest_time)
+    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "speculation", "priority") if name in read}
+    return Options(sampling=SamplingParams(**read), tenant=tenant, timeout_ms=timeout, **others)
 
 
 def _nearest(name: str) -> str:
@@ -140,7 +150,10 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "stop": _stops,
     "ignore_eos": _boolean,
     "logprobs": _integer(0, MOST_LOGPROBS, f"a whole number from 0 to {MOST_LOGPROBS}"),
+    "n": _integer(1, MOST_SAMPLES, f"a whole number from 1 to {MOST_SAMPLES}"),
     "speculation": _switch,
+    "priority": _integer(0, LEAST_URGENT, f"a whole number from 0 (the most urgent) to {LEAST_URGENT}"),
+    "timeout_ms": _integer(1, 1 << 31, "a whole number of milliseconds, at least 1"),
     "tenant": _text,
     "stream": _boolean,
     "messages": _text,

@@ -6,30 +6,33 @@ import json
 from typing import Any
 
 from builder.errors import RequestError
+from builder.spec.pipeline import PipelineSpec
 from builder.text import Tokenizer
 
 # No token of a known vocabulary covers more bytes; longer text is refused before it costs seconds of tokenizing.
 MOST_BYTES_PER_TOKEN = 256
 
 
-def prompt_ids(tokenizer: Tokenizer, text: bytes | None, messages: bytes | None, max_seq_len: int) -> list[int]:
-    """Token ids of either `text` or `messages` (JSON list of {role, content}), at most max_seq_len - 1 of them.
+def prompt_ids(tokenizer: Tokenizer, text: bytes | None, messages: bytes | None, spec: PipelineSpec) -> list[int]:
+    """Token ids of either `text` or `messages` (JSON list of {role, content}), at most as many as the pipeline allows.
 
     RequestError: none or both given, not UTF-8, empty, too long, not a chat.
     """
+    most = spec.engine.max_seq_len
     if (text is None) == (messages is None):
         what = "a request needs either text_input or messages" + (", but has both" if text is not None else "")
         raise RequestError(what, where="text_input")
     if messages is not None:
-        prompt = tokenizer.chat_prompt(_read_messages(_utf8(messages, "messages", max_seq_len)))
+        prompt = tokenizer.chat_prompt(_read_messages(_utf8(messages, "messages", most)))
         ids = tokenizer.encode(prompt, add_special_tokens=False)  # the template writes them itself
     else:
-        prompt = _utf8(text or b"", "text_input", max_seq_len)
+        prompt = _utf8(text or b"", "text_input", most)
         ids = tokenizer.encode(prompt, add_special_tokens=True)
     if not prompt or not ids:
         raise RequestError("the prompt is empty", where="text_input" if messages is None else "messages", mend="Send at least one token")
-    if len(ids) >= max_seq_len:
-        what = f"the prompt has {len(ids)} tokens, but at most {max_seq_len - 1} fit (engine.max_seq_len less one for the answer)"
+    if len(ids) > spec.longest_prompt:
+        limit = "serving.max_prompt_tokens" if spec.serving.max_prompt_tokens else "engine.max_seq_len less one for the answer"
+        what = f"the prompt has {len(ids)} tokens, but at most {spec.longest_prompt} fit ({limit})"
         raise RequestError(what, where="text_input" if messages is None else "messages", mend="Shorten the prompt")
     return ids
 

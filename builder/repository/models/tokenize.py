@@ -33,7 +33,7 @@ class TritonPythonModel:
             if options.cancel is not None:
                 ids = [0]  # no prompt to read; a tensor of an ensemble cannot be left out
             else:
-                ids = prompt_ids(self._tokenizer, read_bytes(request, "text_input"), messages, self._spec.engine.max_seq_len)
+                ids = prompt_ids(self._tokenizer, read_bytes(request, "text_input"), messages, self._spec)
         except Exception as error:  # whatever one request holds, the model lives on
             return error_response(error)
         return pb_utils.InferenceResponse([int_tensor("input_ids", ids), text_tensor("request", options.to_json(request_id))])

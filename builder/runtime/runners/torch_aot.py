@@ -19,6 +19,7 @@ from builder.weights.rope import inverse_frequencies
 
 _KEYS_PER_LINE = 16  # positions of a key line (kernels/model.h, Cache)
 EMBEDDING = "embed"
+VOCABULARY = "vocabulary"
 _LINE = 64  # bytes of a cache line
 
 
@@ -33,6 +34,7 @@ class TorchAotRunner:
         self._decoder = decoder
         self._cache: tuple[torch.Tensor, torch.Tensor] | None = None
         self._embedding: torch.Tensor | None = None
+        self._vocabulary = tensors[VOCABULARY].long() if VOCABULARY in tensors else None
         if EMBEDDING in tensors:
             self._set_embedding(tensors[EMBEDDING])
 
@@ -88,19 +90,35 @@ class TorchAotRunner:
         drafted: torch.Tensor = self._decoder.continue_greedily(rows.token_ids, rows.positions, rows.sequence, rows.block_tables, lengths)
         return drafted
 
+    def greedy(self, hidden: torch.Tensor) -> list[int]:
+        best: torch.Tensor = self._decoder.greedy(hidden, self.info.scored)
+        tokens: list[int] = (best if self._vocabulary is None else self._vocabulary[best.long()]).tolist()
+        return tokens
+
     def products(self, rows: int) -> None:
         """Every matrix product of a pass over dummy rows and nothing else: the limit that `bench` compares a step with."""
         self._decoder.products(rows)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._decoder.head(hidden)
-        return logits[:, : self.config.vocab_size]  # the packed head is padded to whole work units
+        logits: torch.Tensor = self._decoder.head(hidden)[:, : self.info.scored]  # the packed head is padded to whole work units
+        if self._vocabulary is None:
+            return logits
+        # tokens outside get probability 0 whatever the temperature: q is then exactly what the draft draws from
+        return logits.new_full((len(logits), self.config.vocab_size), float("-inf")).index_copy_(1, self._vocabulary, logits)
 
 
 def load_runner(
-    folder: Path, library: Path, *, max_seq_len: int, threads: int | None = None, instruction_set: str = "auto"
+    folder: Path,
+    library: Path,
+    *,
+    max_seq_len: int,
+    threads: int | None = None,
+    cpus: Sequence[int] = (),
+    instruction_set: str = "auto",
 ) -> TorchAotRunner:
     """Load the engine in `folder`; `library` is the kernel library it was built with. Nothing is compiled here.
+
+    Thread i is tied to cpus[i] while it computes; none: the system places threads.
 
     The KV cache is bfloat16, and float32 with a float32 engine.
 
@@ -116,6 +134,7 @@ def load_runner(
             {**tensors, **_rope(info.model, max_seq_len)},
             instruction_set,
             threads or available_cores(),
+            list(cpus),
         )
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).splitlines()[0]

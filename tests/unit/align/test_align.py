@@ -112,10 +112,10 @@ def test_an_interrupted_alignment_goes_on_with_the_corpus_it_had(
     monkeypatch.setattr(whole, "EVERY", 0.0)
     step, done = whole.Training._step, []
 
-    def interrupted(training: Any, samples: Any) -> float:
+    def interrupted(training: Any, samples: Any, over: Any) -> float:
         if len(done) == 2:
             raise KeyboardInterrupt
-        done.append(step(training, samples))
+        done.append(step(training, samples, over))
         return done[-1]
 
     monkeypatch.setattr(whole.Training, "_step", interrupted)
@@ -193,9 +193,12 @@ def test_everything_that_shapes_an_aligned_draft_changes_its_fingerprint(tmp_pat
 
 
 def test_a_draft_is_aligned_unless_the_pipeline_says_no(tmp_path: Path) -> None:
-    assert AlignmentOptions.of(Draft.model_validate({"alignment": None})) is None
-    assert AlignmentOptions.of(Draft()) == AlignmentOptions(5, 0)
-    assert AlignmentOptions.of(Draft.model_validate({"alignment": {"minutes": 2, "seed": 7}})) == AlignmentOptions(2, 7)
+    def of(alignment: object) -> AlignmentOptions | None:
+        return AlignmentOptions.of(Draft.model_validate({"alignment": alignment}), tmp_path)
+
+    assert of(None) is None
+    assert AlignmentOptions.of(Draft(), tmp_path) == AlignmentOptions(5, 0)
+    assert of({"minutes": 2, "seed": 7, "text": "mine.jsonl"}) == AlignmentOptions(2, 7, tmp_path / "mine.jsonl")
     with pytest.raises(SpecError):
         AlignmentOptions(5, 0, tmp_path / "missing.jsonl").recipe("target")
 

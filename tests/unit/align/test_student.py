@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from builder.align import matrices, student
-from builder.align.matrices import Fixed, Learnable, gate_and_up, read_tensors, unpack_dense, unpack_int4, unpack_scales
+from builder.align.matrices import Fixed, Learnable, read_tensors, turns_apart, turns_together, unpack_dense, unpack_int4, unpack_scales
 from builder.align.student import View, decode, logits
 from builder.compile.reference import forward
 from builder.compile.torch_aot.folder import read_info
@@ -46,11 +46,11 @@ def test_unpacking_is_the_inverse_of_packing(tiles: int, lines: int, seed: int) 
     assert torch.equal(unpack_scales(pack_scales(q.float())), q.float())
 
 
-def test_a_fused_product_comes_apart_into_gate_and_up() -> None:
+def test_gate_and_up_rows_come_apart_and_together_again() -> None:
     gate, up = torch.randn(32, 64), torch.randn(32, 64)
-    x = torch.randn(5, 64)
-    parts = gate_and_up(x @ interleave(gate, up).T)
-    torch.testing.assert_close(parts, (x @ gate.T, x @ up.T))
+    fused = interleave(gate, up)
+    assert torch.equal(turns_apart(fused), torch.cat([gate, up]))
+    assert torch.equal(turns_together(turns_apart(fused)), fused)
 
 
 MODELS = {

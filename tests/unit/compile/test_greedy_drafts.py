@@ -80,3 +80,11 @@ def test_acceptance_is_the_same_with_and_without_the_short_cut(load_tiny: LoadTi
     quick, slow = counts(stats(draft)), counts(stats(TokenByToken(draft)))
     assert quick == slow
     assert sum(accepted for _, _, accepted in quick) > 0
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int4"])
+def test_the_tokens_a_head_finds_by_itself_are_the_argmax_of_its_logits(load_tiny: LoadTiny, weights: str) -> None:
+    _, runner = load_tiny(weights)
+    rows = rows_of([(list(range(start, start + 20)), 0, [2 * start, 2 * start + 1]) for start in range(2)])
+    hidden = runner.layers(runner.embed(rows), rows, 0, runner.config.num_layers)
+    assert runner.greedy(hidden) == runner.head(hidden).argmax(-1).tolist()

@@ -112,6 +112,16 @@ def test_every_token_of_a_round_is_distributed_as_the_target(vocab: int, depth: 
     assert worst_error(emitted(verify, target, draft, depth, params), target, params) < 1e-12
 
 
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS.keys())
+def test_a_draft_that_scores_a_part_of_the_vocabulary_keeps_the_target(params: SamplingParams) -> None:
+    target, draft = Tree(5, 2, seed=1), Tree(5, 2, seed=2)
+    for logits in draft.logits.values():
+        logits[[1, 4]] = float("-inf")  # what a cut head gives for tokens outside
+    total = emitted(verify, target, draft, 2, params)
+    assert worst_error(total, target, params) < 1e-12
+    assert not any(run[0] in (1, 4) for run in total if len(run) == 3)  # never drafted
+
+
 def test_three_drafted_tokens_keep_the_target_too() -> None:
     target, draft, params = Tree(3, 3, seed=3), Tree(3, 3, seed=4), PARAMS["penalty"]
     assert worst_error(emitted(verify, target, draft, 3, params), target, params) < 1e-12

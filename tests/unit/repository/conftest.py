@@ -21,7 +21,7 @@ class Tensor:
 
 
 class TritonError:
-    INVALID_ARG, INTERNAL = "invalid", "internal"
+    INVALID_ARG, INTERNAL, UNAVAILABLE, CANCELLED = "invalid", "internal", "unavailable", "cancelled"
 
     def __init__(self, message: str, code: str) -> None:
         self.message, self.code = message, code

@@ -32,6 +32,7 @@ class ScriptedEngine:
         self.cancelled: list[tuple[str, str]] = []
         self.stopped = False
         self.switches = Switches()
+        self.broken = False
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         if request.sampling.max_tokens == 99:
@@ -89,6 +90,13 @@ def asked(make_request: Any, options: Options, request_id: str = "r") -> Any:
     return make_request(input_ids=np.array([1, 2, 3], dtype=np.int32), request=text)
 
 
+def part_of(response: Any) -> Any:
+    """The one sample's part that a response carries."""
+    from builder.repository.models.parts import Part
+
+    return Part.from_json(response.text("parts"))
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
@@ -103,12 +111,11 @@ def test_a_request_that_does_not_stream_gets_one_response_with_all_chunks(decode
     engine.emit(0, 7, context_ids=(5, 6), text_limit=2, final=True)
     assert request.sender.final.wait(20)
     (response,) = request.sender.responses
-    assert response.tensors["token_ids"].tolist() == [5, 6, 7]
-    assert response.tensors["context_ids"].tolist() == [3, 5, 6]
-    assert response.tensors["chunks"].tolist() == [[1, 2, -1], [2, 1, 2]]
-    assert response.text("finish_reason") == "length"
-    assert json.loads(response.text("usage"))["total_tokens"] == 5
-    stats = json.loads(response.text("decode_stats"))
+    part = part_of(response)
+    assert part.chunks == [[[3], [5, 6], -1], [[5, 6], [7], 2]]
+    assert part.finish_reason == "length"
+    assert json.loads(part.usage)["total_tokens"] == 5
+    stats = json.loads(part.decode_stats)
     assert (stats["version"], stats["draft_acceptance_rate"], stats["mean_acceptance_length"]) == ("4", 0.75, 4.0)
 
 
@@ -120,10 +127,10 @@ def test_a_request_that_streams_gets_a_response_a_chunk_and_usage_in_the_last(
     engine.emit(0, 5)
     engine.emit(0, 6, final=True)
     assert request.sender.final.wait(20)
-    first, last = request.sender.responses
-    assert first.text("usage") == first.text("decode_stats") == first.text("finish_reason") == ""
-    assert last.text("usage")
-    assert last.text("decode_stats")
+    first, last = map(part_of, request.sender.responses)
+    assert first.usage == first.decode_stats == first.finish_reason == ""
+    assert last.usage
+    assert last.decode_stats
 
 
 @pytest.mark.parametrize("stream_interval", ["10s"])
@@ -138,7 +145,7 @@ def test_chunks_within_the_stream_interval_travel_together_and_the_first_and_las
     engine.emit(0, 7, 8)
     engine.emit(0, 9, final=True)
     assert request.sender.final.wait(5)
-    assert [response.tensors["token_ids"].tolist() for response in request.sender.responses] == [[5], [6, 7, 8, 9]]
+    assert [part_of(response).token_ids for response in request.sender.responses] == [[5], [6, 7, 8, 9]]
 
 
 @pytest.mark.parametrize("stream_interval", ["100ms"])
@@ -147,7 +154,7 @@ def test_held_chunks_go_when_they_are_due_though_nothing_follows(decode: Any, en
     decode.execute([request])
     for token in (5, 6, 7):
         engine.emit(0, token)
-    wait_until(lambda: sum(len(response.tensors["token_ids"]) for response in request.sender.responses) == 3)
+    wait_until(lambda: sum(len(part_of(response).token_ids) for response in request.sender.responses) == 3)
     assert len(request.sender.responses) <= 3
 
 
@@ -172,7 +179,7 @@ def test_a_request_is_stopped_by_its_id(decode: Any, engine: ScriptedEngine, mak
     stop = asked(make_request, Options(cancel="mine"))
     decode.execute([stop])
     assert engine.cancelled == [(engine.submitted[0][0].id, "client")]
-    assert stop.sender.responses[0].text("finish_reason") == "cancelled"
+    assert part_of(stop.sender.responses[0]).finish_reason == "cancelled"
 
 
 def test_stopping_an_id_that_does_not_run_is_an_error(decode: Any, make_request: Any) -> None:
@@ -242,7 +249,8 @@ def test_a_half_published_version_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_chunks_are_joined_with_their_own_context_and_cut() -> None:
-    from builder.repository.models.detokenize import join_chunks
+    from builder.repository.models.detokenize import text_of
+    from builder.repository.models.parts import Part
 
     tokenizer: Any = SimpleNamespace()
     seen: list[tuple[list[int], list[int], bool]] = []
@@ -253,7 +261,7 @@ def test_chunks_are_joined_with_their_own_context_and_cut() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builder.repository.models.detokenize.delta", delta)
-        text = join_chunks(tokenizer, [9, 1, 2], [1, 2, 3, 4], [[1, 2, -1], [2, 2, 1]], final=True)
+        text = text_of(tokenizer, Part(1, 0, [([9], [1, 2], -1), ([1, 2], [3, 4], 1)], [], finish_reason="stop"))
     assert text == "123"
     assert seen == [([9], [1, 2], False), ([1, 2], [3, 4], True)]
 
@@ -262,10 +270,10 @@ def test_logprobs_name_the_token_and_its_alternatives() -> None:
     from builder.repository.models.detokenize import describe_logprobs
 
     tokenizer: Any = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>")
-    (item,) = json.loads(describe_logprobs(tokenizer, [7], json.dumps([{"3": -2.0, "7": -0.5}])))
+    (item,) = json.loads(describe_logprobs(tokenizer, [7], [{"3": -2.0, "7": -0.5}]))
     assert (item["token_id"], item["token"], item["logprob"]) == (7, "<7>", -0.5)
     assert [top["token_id"] for top in item["top"]] == [7, 3]
-    assert describe_logprobs(tokenizer, [7], "") == ""
+    assert describe_logprobs(tokenizer, [7], []) == ""
 
 
 @pytest.mark.parametrize("model", ["tokenize", "detokenize"])

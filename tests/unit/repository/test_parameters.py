@@ -26,7 +26,7 @@ SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=
 
 
 def test_nothing_asked_is_greedy_with_the_default_length() -> None:
-    assert read_options({}, SPEC) == Options(sampling=SamplingParams(max_tokens=7))
+    assert read_options({}, SPEC) == Options(sampling=SamplingParams(max_tokens=7), timeout_ms=600_000)
 
 
 def test_every_parameter_is_read() -> None:
@@ -41,12 +41,16 @@ def test_every_parameter_is_read() -> None:
         "stop": '["a", "b"]',
         "ignore_eos": True,
         "logprobs": 2,
+        "n": 3,
+        "priority": 4,
+        "timeout_ms": 900,
         "speculation": "off",
         "tenant": "search",
         "stream": True,
     }
-    sampling = SamplingParams(9, 0.5, 0.9, 40, 0.1, 1.1, 3, ("a", "b"), True, 2)
-    assert read_options(asked, SPEC) == Options(sampling, speculation=False, tenant="search", stream=True)
+    sampling = SamplingParams(9, 0.5, 0.9, 40, 0.1, 1.1, 3, ("a", "b"), True, 2, 3)
+    expected = Options(sampling, speculation=False, tenant="search", priority=4, timeout_ms=900, stream=True)
+    assert read_options(asked, SPEC) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from builder.errors import RequestError
 from builder.repository.models.prompt import MOST_BYTES_PER_TOKEN, prompt_ids
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer, tokenizer_texts
+from builder.spec.pipeline import PipelineSpec
 from builder.text import Tokenizer
 from builder.weights import open_tokenizer
 from tests.unit.tiny_models import make_tiny_model
@@ -30,13 +31,16 @@ def tokenizer(folder: Path) -> Tokenizer:
     return load_tokenizer(folder)
 
 
+SPEC = PipelineSpec.model_validate({"metadata": {"name": "p", "owner": "o"}, "target": {"weights": "w"}, "engine": {"max_seq_len": 64}})
+
+
 def test_a_raw_prompt_is_tokenized_as_it_is(tokenizer: Tokenizer) -> None:
-    assert prompt_ids(tokenizer, "héllo".encode(), None, 64) == tokenizer.encode("héllo", add_special_tokens=True)
+    assert prompt_ids(tokenizer, "héllo".encode(), None, SPEC) == tokenizer.encode("héllo", add_special_tokens=True)
 
 
 def test_messages_go_through_the_chat_template(tokenizer: Tokenizer) -> None:
     expected = tokenizer.encode(tokenizer.chat_prompt(CHAT), add_special_tokens=False)
-    assert prompt_ids(tokenizer, None, json.dumps(CHAT).encode(), 64) == expected
+    assert prompt_ids(tokenizer, None, json.dumps(CHAT).encode(), SPEC) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,8 +64,8 @@ def test_a_prompt_that_cannot_be_served_is_refused_with_the_reason(
     tokenizer: Tokenizer, text: bytes | None, messages: bytes | None, message: str
 ) -> None:
     with pytest.raises(RequestError, match=message):
-        prompt_ids(tokenizer, text, messages, 64)
+        prompt_ids(tokenizer, text, messages, SPEC)
 
 
 def test_the_longest_prompt_that_fits_is_served(tokenizer: Tokenizer) -> None:
-    assert len(prompt_ids(tokenizer, b"x" * 63, None, 64)) == 63
+    assert len(prompt_ids(tokenizer, b"x" * 63, None, SPEC)) == 63

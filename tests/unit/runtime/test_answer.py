@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builder.decoding.params import SamplingParams
 from builder.runtime.answer import Answer
-from builder.runtime.request import FinishReason, Output, Request
+from builder.runtime.request import Cancellation, FinishReason, Output, Request
 from builder.text.detokenizer import CONTEXT_TOKENS, delta
 from builder.text.stop import StopMatcher
 
@@ -138,10 +138,20 @@ def test_the_shown_text_is_the_whole_text_up_to_the_first_stop_string(rounds: li
     assert [token for chunk in chunks for token in chunk.token_ids] == ids
 
 
-@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.ERROR])
-def test_an_abandoned_answer_says_why_and_what_was_used(reason: FinishReason) -> None:
+def test_a_failed_answer_says_why_and_what_was_used() -> None:
     one, ids = answer(SamplingParams()), [4]
     one.take(ids, [0, 1])
-    last = one.abandon(reason, "the reason")
-    assert (last.token_ids, last.finish_reason, last.error) == ((), reason, "the reason")
+    last = one.abandon("the reason")
+    assert (last.token_ids, last.finish_reason, last.error) == ((), FinishReason.ERROR, "the reason")
     assert last.usage is not None and last.usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize(("why", "reason"), [(Cancellation.DEADLINE, FinishReason.TIMEOUT), (Cancellation.CLIENT, FinishReason.CANCELLED)])
+def test_an_answer_ended_from_outside_gives_out_what_was_held_back(why: Cancellation, reason: FinishReason) -> None:
+    one, ids = answer(SamplingParams(stop=("abc",))), [4]
+    one.take(ids, [3, 0, 1])
+    first = one.output(ids, 1.0)
+    assert first is not None and first.token_ids == (3,)
+    last = one.cancel(why, ids, 2.0)
+    assert (last.token_ids, last.text_limit, last.finish_reason, last.cancellation) == ((0, 1), -1, reason, why)
+    assert last.usage is not None and last.usage.completion_tokens == 3

@@ -11,7 +11,7 @@ import torch
 from builder.decoding.params import SamplingParams
 from builder.errors import EngineError, RequestError
 from builder.runtime.engine import Engine
-from builder.runtime.request import FinishReason, Output, Request
+from builder.runtime.request import Cancellation, FinishReason, Output, Request
 from builder.runtime.settings import EngineSettings
 from tests.unit.runtime.harness import Bench, plain_greedy
 from tests.unit.toy_runner import toy_pair
@@ -121,14 +121,14 @@ def test_a_cancelled_request_ends_at_the_next_step_running_or_waiting() -> None:
     bench.submit("running", (1, 2), TWELVE)
     bench.submit("waiting", (3, 4), TWELVE)
     bench.engine.step()
-    assert bench.engine.cancel("running", "the client went away")
-    assert bench.engine.cancel("waiting", "so did this one")
-    assert not bench.engine.cancel("nobody", "")
+    assert bench.engine.cancel("running", Cancellation.CLIENT)
+    assert bench.engine.cancel("waiting", Cancellation.DISCONNECTED)
+    assert not bench.engine.cancel("nobody", Cancellation.CLIENT)
     bench.engine.step()
     assert [bench.last(name).finish_reason for name in ("running", "waiting")] == [FinishReason.CANCELLED] * 2
-    assert bench.last("running").error == "the client went away"
+    assert bench.last("running").cancellation is Cancellation.CLIENT
     assert bench.last("running").usage.completion_tokens == 1  # type: ignore[union-attr]
-    assert not bench.engine.cancel("running", "again")
+    assert not bench.engine.cancel("running", Cancellation.CLIENT)
     assert not bench.engine.step()
     assert bench.scheduler.blocks.num_used == 0
 
@@ -138,7 +138,7 @@ def test_a_full_queue_says_how_many_wait() -> None:
     for place in range(5):  # two places in the batch and three in the queue
         bench.submit(str(place), (1,), TWELVE)
     bench.engine.step()
-    with pytest.raises(RequestError, match="3 requests are waiting"):
+    with pytest.raises(RequestError, match="3 answers are waiting"):
         bench.submit("6", (1,), TWELVE)
     bench.run()
     bench.submit("6", (1,), TWELVE)
@@ -295,7 +295,7 @@ def test_stopping_cancels_what_is_left_and_starting_again_serves() -> None:
     bench.submit("b", (1, 2), TWELVE)
     bench.engine.step()
     bench.engine.stop()
-    assert [bench.last(name).error for name in "ab"] == ["the engine is stopping"] * 2
+    assert [bench.last(name).cancellation for name in "ab"] == [Cancellation.SHUTDOWN] * 2
     bench.engine.start()
     bench.submit("c", (1, 2), TWELVE)
     while bench.last("c").finish_reason is None if bench.outputs["c"] else True:

@@ -13,7 +13,7 @@ from builder.decoding import proposers
 from builder.decoding.params import SamplingParams
 from builder.runtime import decoder
 from builder.runtime.block_manager import BlockManager
-from builder.runtime.request import FinishReason
+from builder.runtime.request import Cancellation, FinishReason
 from tests.unit.runtime.harness import Bench, plain_greedy
 
 torch.set_num_threads(1)
@@ -93,7 +93,7 @@ def test_arrivals_cancels_chunks_and_a_tiny_cache_change_no_token(
                 sampling = SamplingParams(max_tokens=wish["max_tokens"], repetition_penalty=wish["penalty"])  # type: ignore[arg-type]
                 bench.submit(str(name), wish["prompt"], sampling, speculation=wish["speculation"])  # type: ignore[arg-type]
             if wish["cancel"] == step:
-                bench.engine.cancel(str(name), "changed its mind")
+                bench.engine.cancel(str(name), Cancellation.CLIENT)
         busy = bench.engine.step()
         bench.audit()
         step += 1

@@ -11,7 +11,7 @@ from builder.decoding import proposers
 from builder.decoding.params import SamplingParams
 from builder.runtime import prefix_cache
 from builder.runtime.engine import Engine
-from builder.runtime.request import FinishReason
+from builder.runtime.request import Cancellation, FinishReason
 from builder.runtime.scheduler import Scheduler
 from tests.unit.runtime.harness import Bench, plain_greedy
 
@@ -63,7 +63,7 @@ def test_common_prefixes_change_no_token(  # type: ignore[no-untyped-def]
                     fields = {"speculation": wish["speculation"], "tenant": wish["tenant"]}
                     bench.submit(str(name), wish["prompt"], SamplingParams(max_tokens=wish["max_tokens"]), **fields)
                 if wish["cancel"] == step:
-                    bench.engine.cancel(str(name), "changed its mind")
+                    bench.engine.cancel(str(name), Cancellation.CLIENT)
             busy = bench.engine.step()
             bench.audit()
             step += 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from builder.runtime.request import DecodeStats, Output, Request, Usage
+from builder.runtime.request import Cancellation, DecodeStats, Output, Request, Usage
 from builder.telemetry.catalogue import CATALOGUE
 from builder.telemetry.triton_sink import TritonSink
 
@@ -65,6 +65,8 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(3, 1, 20, 10, 100)
     sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
+    sink.finished(REQUEST, Output("r", (), cancellation=Cancellation.DEADLINE), 0.5)
+    sink.refused("search", "queue")
     sink.flags_read({"speculation": False, "all": True}, broken=True)
 
 
@@ -98,6 +100,13 @@ def test_tokens_are_tagged_by_tenant_type_and_optimisation(families: Families, s
     sink.flush()
     for token_type, count in {"input": 6, "cached_input": 4, "output": 6, "draft_rejected": 2}.items():
         assert families.of("tokens", tenant="search", token_type=token_type, optimisation="speculative") == [count]
+
+
+def test_refusals_and_cancellations_are_counted_by_their_cause(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("request_refusals", tenant="search", limit="queue") == [1]
+    assert families.of("request_cancellations", reason="deadline") == [1]
 
 
 def test_a_block_is_used_cached_or_free(families: Families, sink: TritonSink) -> None:

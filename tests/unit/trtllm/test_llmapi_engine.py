@@ -17,7 +17,7 @@ from builder.errors import EngineError, RequestError
 from builder.plan.context import PlanContext
 from builder.repository.llmapi import ARGUMENTS, MODEL_YAML, PLAIN_YAML, open_llmapi, write_arguments
 from builder.runtime.llmapi_engine import LlmApiEngine
-from builder.runtime.request import FinishReason, Output, Request
+from builder.runtime.request import Cancellation, FinishReason, Output, Request
 from builder.runtime.switches import Switches
 from builder.spec import load_pipeline
 from tests.unit.tiny_models import write_tiny_tokenizer
@@ -170,10 +170,27 @@ def test_a_cancelled_request_ends_with_its_reason_and_is_aborted(open_engine: Op
     engine, (speculative, _) = open_engine(pause=0.02)
     client = ask(engine, max_tokens=200)
     assert client.first.wait(20)
-    assert engine.cancel(f"r{id(client)}", "client")
+    assert engine.cancel(f"r{id(client)}", Cancellation.CLIENT)
     assert client.last.finish_reason is FinishReason.CANCELLED
+    assert client.last.cancellation is Cancellation.CLIENT
     assert speculative.generations[0].aborted
-    assert not engine.cancel(f"r{id(client)}", "client")
+    assert not engine.cancel(f"r{id(client)}", Cancellation.CLIENT)
+
+
+def test_a_request_ends_at_its_deadline_with_what_it_has(open_engine: OpenEngine) -> None:
+    engine, (speculative, _) = open_engine(pause=0.02)
+    client = Client()
+    engine.submit(Request("late", PROMPT, SamplingParams(max_tokens=200), timeout=0.2), client)
+    assert client.last.finish_reason is FinishReason.TIMEOUT
+    assert speculative.generations[0].aborted
+
+
+def test_a_request_cancelled_before_its_first_step_still_gets_its_last_output(open_engine: OpenEngine) -> None:
+    engine, _ = open_engine(pause=0.02)
+    clients = [ask(engine, max_tokens=200) for _ in range(5)]
+    for client in clients:
+        engine.cancel(f"r{id(client)}", Cancellation.CLIENT)
+    assert {client.last.finish_reason for client in clients} == {FinishReason.CANCELLED}
 
 
 def test_stopping_ends_every_request_and_frees_both_instances(open_engine: OpenEngine) -> None:
@@ -191,7 +208,7 @@ def test_one_failing_request_leaves_the_others(open_engine: OpenEngine, monkeypa
     assert ask(engine, speculation=False).last.finish_reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": -1.0}, {"logprobs": 2}])
+@pytest.mark.parametrize("sampling", [{"temperature": -1.0}, {"logprobs": 2}, {"n": 2, "temperature": 1.0}])
 def test_a_bad_value_is_refused_by_its_name(open_engine: OpenEngine, sampling: dict[str, Any]) -> None:
     engine, _ = open_engine()
     with pytest.raises(RequestError, match=next(iter(sampling))):

@@ -1,142 +1,179 @@
-// Rotary embedding, writing keys and values into the paged cache, and attention that reads them in place.
+// Attention over the paged cache. Queries of one sequence that share a kv head are answered together, up to sixteen at a time: keys
+// and values are read once for all. A query's own sums are added in one fixed order whatever its company, so its bits never change.
 #pragma once
-#include "activations.h"
+#include "functions.h"
+#include "kv_cache.h"
 
-// exp(x) for x <= 0, relative error about 2e-7: 2^n times a polynomial on |f| <= ln2 / 2 (coefficients: Taylor).
-static inline f32x16 exponential(f32x16 x) {
-  x = max(x, f32x16::all(-87.0f));
-  const f32x16 n = round(x * f32x16::all(1.44269504f));
-  f32x16 f = fma(n, f32x16::all(-0.693359375f), x);
-  f = fma(n, f32x16::all(2.12194440e-4f), f);
-  f32x16 p = f32x16::all(1.0f / 5040);
-  for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fma(p, f, f32x16::all(c));
-  return scale2(p, n);
-}
+constexpr int kQueries = 16;
 
-// silu(gate) * up
-static inline f32x16 gated(f32x16 gate, f32x16 up) {
-  const f32x16 one = f32x16::all(1.0f), e = exponential(f32x16::zero() - abs(gate));  // e^-|g|: never overflows
-  f32x16 sigmoid = one / (one + e);
-  float g[16], s[16];
-  gate.store(g);
-  sigmoid.store(s);
-  for (int i = 0; i < 16; i++) s[i] = g[i] < 0 ? 1.0f - s[i] : s[i];
-  return gate * f32x16::load(s) * up;
-}
-
-// Rotate-half rope on one head in place, after an optional RMS norm over the head (qwen3).
-static void rotate(float* head, const Model& m, int position, const float* norm) {
-  const int half = m.head_dim / 2;
-  if (norm) {
-    const float inverse = inverse_rms(head, m.head_dim, m.eps);
-    for (int i = 0; i < m.head_dim; i++) head[i] = head[i] * inverse * norm[i];
-  }
-  const float* c = m.cosine + (size_t)position * half;
-  const float* s = m.sine + (size_t)position * half;
-  for (int i = 0; i < half; i++) {
-    const float x = head[i], y = head[i + half];
-    head[i] = x * c[i] - y * s[i];
-    head[i + half] = y * c[i] + x * s[i];
-  }
-}
-
-// Where one position of one kv head lives.
-struct Slot {
-  size_t key;    // element index of the 16-position chunk's first line
-  size_t value;  // element index of the position's row
-  int lane;      // position within the chunk
+// Queries of one sequence and kv head. Query i sees positions 0..last[i]; q and out have head_dim floats, q is scaled already.
+struct Queries {
+  int count = 0, longest = 0;  // longest: the largest of last
+  int layer, kv_head;
+  const int32_t* table;  // block ids of the sequence
+  int last[kQueries];
+  const float* q[kQueries];
+  float* out[kQueries];
 };
 
-static Slot slot_of(const Model& m, const Cache& cache, int layer, int block, int kv_head, int offset) {
-  const size_t base = (((size_t)layer * cache.blocks + block) * m.kv_heads + kv_head) * cache.block_size * m.head_dim;
-  return {base + (size_t)(offset / 16) * 16 * m.head_dim, base + (size_t)offset * m.head_dim, offset % 16};
-}
+// What a thread needs to answer a batch of queries. Row i of `scores` holds query i's scores, then its weights (bf16 in place, or f32).
+struct Scratch {
+  int stride = 0;  // floats of a row
+  std::vector<float> scores;
+  std::vector<uint16_t> rounded;  // bf16 queries, [kQueries][head_dim]
+  std::vector<float> tail;        // the last chunk of values, with zeros where no position is
+  float inverse[kQueries];        // 1 / sum of the weights
 
-static inline uint16_t bf16_of(float x) {
-  alignas(32) uint16_t out[16];
-  f32x16::all(x).store_bf16(out);
-  return out[0];
-}
-
-static void write_cache(const Model& m, const Cache& cache, const Slot& slot, const float* key, const float* value) {
-  if (cache.kind == Kind::f32) {
-    float* k = (float*)cache.key + slot.key;
-    for (int d = 0; d < m.head_dim; d++) k[d * 16 + slot.lane] = key[d];
-    std::memcpy((float*)cache.value + slot.value, value, m.head_dim * sizeof(float));
-    return;
+  void reserve(int context, int head_dim) {
+    stride = (context + 15) / 16 * 16;
+    scores.resize((size_t)kQueries * stride);
+    rounded.resize((size_t)kQueries * head_dim);
+    tail.resize((size_t)16 * head_dim);
   }
-  uint16_t* k = (uint16_t*)cache.key + slot.key;
-  uint16_t* v = (uint16_t*)cache.value + slot.value;
-  for (int d = 0; d < m.head_dim; d += 16) {
-    alignas(32) uint16_t rounded[16];
-    f32x16::load(key + d).store_bf16(rounded);
-    for (int i = 0; i < 16; i++) k[((d + i) / 2 * 16 + slot.lane) * 2 + (i & 1)] = rounded[i];
-    f32x16::load(value + d).store_bf16(v + d);
+  float* row(int query) { return scores.data() + (size_t)query * stride; }
+  const uint16_t* weights(int query) { return (const uint16_t*)row(query); }
+};
+
+static size_t chunk_at(const Model& m, const Cache& cache, const Queries& queries, int at) {
+  return slot_of(m, cache, queries.layer, queries.table[at / cache.block_size], queries.kv_head, at % cache.block_size).chunk;
+}
+
+// The next chunk of a sequence may lie anywhere: the processor cannot guess it.
+static void prefetch_chunk(const Model& m, const Cache& cache, const void* plane, const Queries& queries, int at) {
+  if (at > queries.longest) return;
+  const size_t size = cache.kind == Kind::f32 ? 4 : 2, chunk = chunk_at(m, cache, queries, at);
+  for (int line = 0; line < 16 * m.head_dim * (int)size; line += 64) prefetch((const char*)plane + chunk * size + line);
+}
+
+// Scores of Q queries from `first` on, all chunks. Four partial sums a query hide the latency of the dot instruction.
+template <int Q>
+static void scores_of(const Model& m, const Cache& cache, const Queries& queries, int first, Scratch& scratch) {
+  const uint16_t* q16 = scratch.rounded.data() + (size_t)first * m.head_dim;
+  for (int at = 0; at <= queries.longest; at += 16) {
+    const size_t chunk = chunk_at(m, cache, queries, at);
+    prefetch_chunk(m, cache, cache.key, queries, at + 16);
+    f32x16 part[Q][4];
+    for (int i = 0; i < Q; i++) part[i][0] = part[i][1] = part[i][2] = part[i][3] = f32x16::zero();
+    if (cache.kind == Kind::f32) {
+      const float* k = (const float*)cache.key + chunk;
+      for (int d = 0; d < m.head_dim; d += 4)
+        for (int p = 0; p < 4; p++)
+          for (int i = 0; i < Q; i++) part[i][p] = fma(f32x16::load(k + (d + p) * 16), f32x16::all(queries.q[first + i][d + p]), part[i][p]);
+    } else {
+      const uint16_t* k = (const uint16_t*)cache.key + chunk;
+      for (int d = 0; d < m.head_dim; d += 8)
+        for (int p = 0; p < 4; p++)
+          for (int i = 0; i < Q; i++) part[i][p] = dot_bf16(part[i][p], k + (d + 2 * p) * 16, q16 + (size_t)i * m.head_dim + d + 2 * p);
+    }
+    for (int i = 0; i < Q; i++) ((part[i][0] + part[i][1]) + (part[i][2] + part[i][3])).store(scratch.row(first + i) + at);
   }
 }
 
-// Scores of 16 positions at once: q . k. Four partial sums hide the latency of the dot instruction; their order is fixed.
-static f32x16 score_chunk(const Model& m, const Cache& cache, size_t key, const float* q, const uint16_t* q16) {
-  f32x16 part[4] = {f32x16::zero(), f32x16::zero(), f32x16::zero(), f32x16::zero()};
-  if (cache.kind == Kind::f32) {
-    const float* k = (const float*)cache.key + key;
-    for (int d = 0; d < m.head_dim; d++) part[d & 3] = fma(f32x16::load(k + d * 16), f32x16::all(q[d]), part[d & 3]);
-  } else {
-    const uint16_t* k = (const uint16_t*)cache.key + key;
-    for (int d = 0; d < m.head_dim; d += 8)
-      for (int p = 0; p < 4; p++) part[p] = dot_bf16(part[p], k + (d + 2 * p) * 16, q16 + d + 2 * p);
-  }
-  return (part[0] + part[1]) + (part[2] + part[3]);
-}
-
-static inline f32x16 load_value(const Cache& cache, size_t at) {
-  return cache.kind == Kind::f32 ? f32x16::load((const float*)cache.value + at) : f32x16::load_bf16((const uint16_t*)cache.value + at);
-}
-
-// out [head_dim] = softmax(q K^T) V over positions 0..last, for one query head. q is already scaled. scores: room for the context.
-template <int kLanes>  // head_dim / 16
-static void attend(const Model& m, const Cache& cache, int layer, int kv_head, const int32_t* table, int last, const float* q, float* scores, float* out) {
-  uint16_t q16[kLanes * 16];
-  for (int d = 0; d < kLanes; d++) f32x16::load(q + d * 16).store_bf16(q16 + d * 16);
-  const int count = last + 1, block_size = cache.block_size;
-  f32x16 highest = f32x16::all(-1e30f);
-  for (int at = 0; at < count; at += 16) {
-    const Slot slot = slot_of(m, cache, layer, table[at / block_size], kv_head, at % block_size);
-    score_chunk(m, cache, slot.key, q, q16).store(scores + at);
-    for (int i = count - at; i < 16; i++) scores[at + i] = -1e30f;  // beyond this row's own position
-    highest = max(highest, f32x16::load(scores + at));
-  }
+// Scores of query i to weights e^(score - highest), zero beyond its own position. bf16 weights replace the scores in place.
+static void softmax(const Queries& queries, int i, bool bf16, Scratch& scratch) {
+  float* scores = scratch.row(i);
+  uint16_t* rounded = (uint16_t*)scores;
+  const int count = queries.last[i] + 1, whole = (count + 15) / 16 * 16;
+  for (int at = count; at < whole; at++) scores[at] = -1e30f;
+  f32x16 highest = f32x16::all(-1e30f), total = f32x16::zero();
+  for (int at = 0; at < whole; at += 16) highest = max(highest, f32x16::load(scores + at));
   const f32x16 top = f32x16::all(maximum(highest));
-  f32x16 total = f32x16::zero();
-  for (int at = 0; at < count; at += 16) {
-    const f32x16 e = exponential(f32x16::load(scores + at) - top);
-    e.store(scores + at);
-    for (int i = count - at; i < 16; i++) scores[at + i] = 0.0f;
-    total = total + f32x16::load(scores + at);
+  for (int at = 0; at < whole; at += 16) {
+    float e[16];
+    exponential(f32x16::load(scores + at) - top).store(e);
+    for (int lane = count - at; lane < 16; lane++) e[lane] = 0.0f;
+    const f32x16 weight = f32x16::load(e);
+    total = total + weight;
+    if (bf16) weight.store_bf16(rounded + at);
+    else weight.store(scores + at);
   }
-  f32x16 acc[kLanes];
-  for (int d = 0; d < kLanes; d++) acc[d] = f32x16::zero();
-  for (int at = 0; at < count; at += 16) {
-    const Slot slot = slot_of(m, cache, layer, table[at / block_size], kv_head, at % block_size);
-    const int positions = count - at < 16 ? count - at : 16;
-    for (int i = 0; i < positions; i++) {
-      const f32x16 weight = f32x16::all(scores[at + i]);
-      for (int d = 0; d < kLanes; d++) acc[d] = fma(load_value(cache, slot.value + (size_t)i * m.head_dim + d * 16), weight, acc[d]);
+  for (int at = whole; at <= queries.longest; at += 16) {
+    if (bf16) f32x16::zero().store_bf16(rounded + at);
+    else f32x16::zero().store(scores + at);
+  }
+  scratch.inverse[i] = 1.0f / sum(total);
+}
+
+// Values of the chunk at `at`. What lies beyond the last position was never written for this sequence, and 0 times it may be NaN.
+template <class T>
+static const T* values_at(const Model& m, const Cache& cache, const Queries& queries, int at, Scratch& scratch) {
+  const T* values = (const T*)cache.value + chunk_at(m, cache, queries, at);
+  const int positions = queries.longest + 1 - at;
+  if (positions >= 16) return values;
+  T* tail = (T*)scratch.tail.data();
+  constexpr int kWidth = sizeof(T) == 2 ? 2 : 1;  // positions of a line
+  const int width = m.head_dim * kWidth, full = positions / kWidth;
+  std::memset(tail, 0, 16 * m.head_dim * sizeof(T));
+  std::memcpy(tail, values, (size_t)full * width * sizeof(T));
+  if (positions % kWidth)
+    for (int d = 0; d < m.head_dim; d++) tail[(size_t)full * width + 2 * d] = values[(size_t)full * width + 2 * d];
+  return tail;
+}
+
+// Weighted sums of L x 16 dims from `dim` on, for Q queries from `first` on.
+template <int Q, int L>
+static void sums_of(const Model& m, const Cache& cache, const Queries& queries, int first, int dim, Scratch& scratch) {
+  f32x16 sums[Q][L];
+  for (int i = 0; i < Q; i++)
+    for (int l = 0; l < L; l++) sums[i][l] = f32x16::zero();
+  for (int at = 0; at <= queries.longest; at += 16) {
+    prefetch_chunk(m, cache, cache.value, queries, at + 16);
+    if (cache.kind == Kind::f32) {
+      const float* values = values_at<float>(m, cache, queries, at, scratch) + dim;
+      for (int p = 0; p < 16; p++)
+        for (int i = 0; i < Q; i++) {
+          const f32x16 weight = f32x16::all(scratch.row(first + i)[at + p]);
+          for (int l = 0; l < L; l++) sums[i][l] = fma(f32x16::load(values + (size_t)p * m.head_dim + l * 16), weight, sums[i][l]);
+        }
+    } else {
+      const uint16_t* values = values_at<uint16_t>(m, cache, queries, at, scratch) + 2 * dim;
+      for (int p = 0; p < 16; p += 2)
+        for (int i = 0; i < Q; i++)
+          for (int l = 0; l < L; l++)
+            sums[i][l] = dot_bf16(sums[i][l], values + (size_t)p * m.head_dim + l * 32, scratch.weights(first + i) + at + p);
     }
   }
-  const f32x16 inverse = f32x16::all(1.0f / sum(total));
-  for (int d = 0; d < kLanes; d++) (acc[d] * inverse).store(out + d * 16);
+  for (int i = 0; i < Q; i++)
+    for (int l = 0; l < L; l++) (sums[i][l] * f32x16::all(scratch.inverse[first + i])).store(queries.out[first + i] + dim + l * 16);
 }
 
-static void attend_head(const Model& m, const Cache& cache, int layer, int kv_head, const int32_t* table, int last, const float* q, float* scores, float* out) {
-  switch (m.head_dim / 16) {
-    case 1: return attend<1>(m, cache, layer, kv_head, table, last, q, scores, out);
-    case 2: return attend<2>(m, cache, layer, kv_head, table, last, q, scores, out);
-    case 3: return attend<3>(m, cache, layer, kv_head, table, last, q, scores, out);
-    case 4: return attend<4>(m, cache, layer, kv_head, table, last, q, scores, out);
-    case 5: return attend<5>(m, cache, layer, kv_head, table, last, q, scores, out);
-    case 6: return attend<6>(m, cache, layer, kv_head, table, last, q, scores, out);
-    case 8: return attend<8>(m, cache, layer, kv_head, table, last, q, scores, out);
-    default: return attend<16>(m, cache, layer, kv_head, table, last, q, scores, out);
-  }
+template <int Q>
+static void sums_of(const Model& m, const Cache& cache, const Queries& queries, int first, Scratch& scratch) {
+  int dim = 0;
+  for (; dim + 64 <= m.head_dim; dim += 64) sums_of<Q, 4>(m, cache, queries, first, dim, scratch);
+  for (; dim < m.head_dim; dim += 16) sums_of<Q, 1>(m, cache, queries, first, dim, scratch);
 }
+
+// Calls work<Q> for queries first.. in blocks of at most kBlock, whose accumulators fit the registers.
+#if TANDEM_WIDE
+#define IN_BLOCKS(work)                                                            \
+  for (int first = 0; first < queries.count; first += 4) switch (queries.count - first) { \
+      case 1: work<1>(m, cache, queries, first, scratch); break;                   \
+      case 2: work<2>(m, cache, queries, first, scratch); break;                   \
+      case 3: work<3>(m, cache, queries, first, scratch); break;                   \
+      default: work<4>(m, cache, queries, first, scratch);                         \
+    }
+#else
+#define IN_BLOCKS(work) \
+  for (int first = 0; first < queries.count; first++) work<1>(m, cache, queries, first, scratch);
+#endif
+
+#if TANDEM_AMX
+#include "attention_amx.h"
+#endif
+
+// out = softmax(q K^T) V of each query.
+static void attend(const Model& m, const Cache& cache, const Queries& queries, Scratch& scratch) {
+  const bool bf16 = cache.kind != Kind::f32;
+  if (bf16)
+    for (int i = 0; i < queries.count; i++)
+      for (int d = 0; d < m.head_dim; d += 16) f32x16::load(queries.q[i] + d).store_bf16(scratch.rounded.data() + (size_t)i * m.head_dim + d);
+#if TANDEM_AMX
+  if (bf16 && m.head_dim % 32 == 0) return attend_amx(m, cache, queries, scratch);
+#endif
+  IN_BLOCKS(scores_of)
+  for (int i = 0; i < queries.count; i++) softmax(queries, i, bf16, scratch);
+  IN_BLOCKS(sums_of)
+}
+
+#undef IN_BLOCKS

@@ -35,8 +35,8 @@ std::vector<std::string> supported() {
                       __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
   unsigned a = 7, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  const bool amx_bf16 = d >> 22 & 1, amx_tile = d >> 24 & 1;
-  if (avx512 && amx_bf16 && amx_tile && amx_permitted()) names.push_back("amx");
+  const bool amx_bf16 = d >> 22 & 1, amx_tile = d >> 24 & 1, amx_int8 = d >> 25 & 1;
+  if (avx512 && amx_bf16 && amx_tile && amx_int8 && amx_permitted()) names.push_back("amx");
   if (avx512) names.push_back("avx512");
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) names.push_back("avx2");
 #endif
@@ -60,8 +60,8 @@ at::Tensor huge_pages(int64_t bytes) {
 
 class TorchDecoder : public torch::CustomClassHolder {
  public:
-  TorchDecoder(Sizes sizes, double eps, Tensors tensors, std::string instruction_set, int64_t threads)
-      : tensors_(std::move(tensors)), sizes_(std::move(sizes)), team_(Team::of_size((int)threads)) {
+  TorchDecoder(Sizes sizes, double eps, Tensors tensors, std::string instruction_set, int64_t threads, std::vector<int64_t> cpus)
+      : tensors_(std::move(tensors)), sizes_(std::move(sizes)), team_(Team::of_size((int)threads, std::vector<int>(cpus.begin(), cpus.end()))) {
     model_.hidden = size("hidden_size");
     model_.intermediate = size("intermediate_size");
     model_.heads = size("num_heads");
@@ -73,6 +73,10 @@ class TorchDecoder : public torch::CustomClassHolder {
     for (int i = 0; i < size("num_layers"); i++) model_.layers.push_back(layer("layers." + std::to_string(i) + "."));
     model_.final_norm = floats("norm");
     model_.head = matrix("head", model_.hidden);
+    if (tensors_.contains("vocabulary")) {
+      vocabulary_ = tensor("vocabulary");
+      TORCH_CHECK(vocabulary_.scalar_type() == at::kInt && vocabulary_.dim() == 1 && vocabulary_.numel() <= model_.head.n, "vocabulary must be int32, one id a row of the head");
+    }
     decoder_.reset(make(instruction_set));
   }
 
@@ -97,7 +101,7 @@ class TorchDecoder : public torch::CustomClassHolder {
 
   void layers(const at::Tensor& hidden, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table, int64_t start, int64_t stop) {
     TORCH_CHECK(cache_.key, "no cache: call set_cache first");
-    TORCH_CHECK(hidden.is_contiguous() && hidden.scalar_type() == at::kFloat && hidden.dim() == 2 && hidden.size(1) == model_.hidden, "hidden must be float32 [rows, hidden_size]");
+    check_hidden(hidden);
     TORCH_CHECK(0 <= start && start <= stop && stop <= (int64_t)model_.layers.size(), "layer range ", start, "..", stop, " is outside the model");
     const Rows rows{(int)hidden.size(0), ints(position, hidden.size(0)), ints(sequence, hidden.size(0)), ints(block_table, block_table.numel()), (int)block_table.size(1)};
     check_rows(rows, (int)block_table.size(0));
@@ -105,10 +109,18 @@ class TorchDecoder : public torch::CustomClassHolder {
   }
 
   at::Tensor head(const at::Tensor& hidden) {
-    TORCH_CHECK(hidden.is_contiguous() && hidden.scalar_type() == at::kFloat && hidden.dim() == 2 && hidden.size(1) == model_.hidden, "hidden must be float32 [rows, hidden_size]");
+    check_hidden(hidden);
     at::Tensor logits = at::empty({hidden.size(0), model_.head.n}, hidden.options());
     decoder_->head(hidden.data_ptr<float>(), (int)hidden.size(0), logits.data_ptr<float>());
     return logits;
+  }
+
+  at::Tensor greedy(const at::Tensor& hidden, int64_t vocabulary) {
+    check_hidden(hidden);
+    TORCH_CHECK(0 < vocabulary && vocabulary <= model_.head.n, "the head has ", model_.head.n, " outputs, not ", vocabulary);
+    at::Tensor tokens = at::empty({hidden.size(0)}, hidden.options().dtype(at::kInt));
+    decoder_->greedy(hidden.data_ptr<float>(), (int)hidden.size(0), (int)vocabulary, tokens.data_ptr<int32_t>());
+    return tokens;
   }
 
   // Greedy continuations of rows that belong to different sequences, length[row] tokens each, int32 [rows, longest] (-1 beyond a row's
@@ -116,7 +128,8 @@ class TorchDecoder : public torch::CustomClassHolder {
   // 0.6 ms a step on code that the last pass has driven out of the caches.
   at::Tensor continue_greedily(const at::Tensor& token, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table,
                                const at::Tensor& length) {
-    const int rows = (int)token.numel(), vocabulary = (int)embedding_.size(0);
+    const int rows = (int)token.numel(), scored = (int)(vocabulary_.defined() ? vocabulary_.numel() : embedding_.size(0));
+    const int32_t* ids = vocabulary_.defined() ? vocabulary_.data_ptr<int32_t>() : nullptr;
     const int32_t* lengths = ints(length, rows);
     const int longest = rows ? *std::max_element(lengths, lengths + rows) : 0;
     at::Tensor drafted = at::full({rows, longest}, -1, token.options());
@@ -134,14 +147,11 @@ class TorchDecoder : public torch::CustomClassHolder {
       const Rows batch{count, positions.data(), sequences.data(), ints(block_table, block_table.numel()), (int)block_table.size(1)};
       check_rows(batch, (int)block_table.size(0));
       hidden_.resize((size_t)count * model_.hidden);
-      logits_.resize((size_t)count * model_.head.n);
       for (int i = 0; i < count; i++) embed(last[row[i]], hidden_.data() + (size_t)i * model_.hidden);
       decoder_->layers(hidden_.data(), batch, cache_, 0, (int)model_.layers.size());
-      decoder_->head(hidden_.data(), count, logits_.data());
-      for (int i = 0; i < count; i++) {
-        last[row[i]] = decoder_->argmax(logits_.data() + (size_t)i * model_.head.n, vocabulary);
-        out[(size_t)row[i] * longest + step] = last[row[i]];
-      }
+      best_.resize(count);
+      decoder_->greedy(hidden_.data(), count, scored, best_.data());
+      for (int i = 0; i < count; i++) last[row[i]] = out[(size_t)row[i] * longest + step] = ids ? ids[best_[i]] : best_[i];
     }
     return drafted;
   }
@@ -151,6 +161,10 @@ class TorchDecoder : public torch::CustomClassHolder {
   std::string instruction_set() const { return chosen_; }
 
  private:
+  void check_hidden(const at::Tensor& hidden) const {
+    TORCH_CHECK(hidden.is_contiguous() && hidden.scalar_type() == at::kFloat && hidden.dim() == 2 && hidden.size(1) == model_.hidden,
+                "hidden must be float32 [rows, hidden_size]");
+  }
   int size(const std::string& name) const { return (int)sizes_.at(name); }
 
   at::Tensor tensor(const std::string& name) const {
@@ -253,7 +267,9 @@ class TorchDecoder : public torch::CustomClassHolder {
   Model model_;
   Cache cache_;
   at::Tensor key_, value_, embedding_;
-  std::vector<float> hidden_, logits_;
+  at::Tensor vocabulary_;  // token of each row of the head, when it does not score all
+  std::vector<float> hidden_;
+  std::vector<int32_t> best_;
   std::string chosen_;
   std::unique_ptr<Decoder> decoder_;
 };
@@ -264,12 +280,13 @@ TORCH_LIBRARY(tandem, m) {
   m.def("huge_pages(int bytes) -> Tensor", huge_pages);
   m.def("instruction_sets() -> str[]", [] { return supported(); });
   m.class_<TorchDecoder>("Decoder")
-      .def(torch::init<Sizes, double, Tensors, std::string, int64_t>())
+      .def(torch::init<Sizes, double, Tensors, std::string, int64_t, std::vector<int64_t>>())
       .def("set_cache", &TorchDecoder::set_cache)
       .def("set_embedding", &TorchDecoder::set_embedding)
       .def("layers", &TorchDecoder::layers)
       .def("continue_greedily", &TorchDecoder::continue_greedily)
       .def("head", &TorchDecoder::head)
+      .def("greedy", &TorchDecoder::greedy)
       .def("products", &TorchDecoder::products)
       .def("instruction_set", &TorchDecoder::instruction_set);
 }

@@ -2,6 +2,7 @@
 #include "decoder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include TANDEM_LANES
@@ -18,16 +19,34 @@ struct Range {
 };
 Range share(int count, int thread, int threads) { return {(int)((long)count * thread / threads), (int)((long)count * (thread + 1) / threads)}; }
 
+// The largest logit seen so far.
+struct Best {
+  float logit;
+  int token;
+
+  void see(const float* out, int n, int vocabulary, const float* bias) {
+    f32x16 a = f32x16::load(out), b = f32x16::load(out + 16);
+    if (bias) a = a + f32x16::load(bias + n), b = b + f32x16::load(bias + n + 16);
+    if (n + kUnit <= vocabulary && !(maximum(max(a, b)) > logit)) return;
+    float logits[kUnit];
+    a.store(logits);
+    b.store(logits + 16);
+    for (int i = 0; i < kUnit && n + i < vocabulary; i++)
+      if (logits[i] > logit) logit = logits[i], token = n + i;
+  }
+};
+
 class Pass final : public Decoder {
  public:
-  Pass(const Model& model, Team& team, int max_seq_len) : m_(model), team_(team), own_(team.size()), scores_(team.size()) {
-    for (auto& s : scores_) s.resize((max_seq_len + 15) / 16 * 16 + 16);
+  Pass(const Model& model, Team& team, int max_seq_len) : m_(model), team_(team), own_(team.size()), scratch_(team.size()), next_(model.layers.size()) {
+    for (auto& scratch : scratch_) scratch.reserve(max_seq_len, model.head_dim);
   }
 
   void layers(float* hidden, const Rows& rows, const Cache& cache, int start, int stop) override {
     reserve(rows.count);
+    plan_attention(rows);
     team_.run([&](int t) {
-      const MatmulScope scope(rows.count);
+      const TileScope scope;
       for (int i = start; i < stop; i++) layer(t, i, hidden, rows, cache);
     });
   }
@@ -37,7 +56,7 @@ class Pass final : public Decoder {
     const std::vector<float> zeros((size_t)rows * widest());
     std::vector<float> out((size_t)rows * std::max({m_.head.n, 2 * m_.intermediate, qkv_width(), m_.hidden}));
     team_.run([&](int t) {
-      const MatmulScope scope(rows);
+      const TileScope scope;
       const auto stream = [&](const Matrix& w) { product(t, w, own_or_shared(t, rows), rows, out.data(), w.n); };
       for (int r = 0; r < rows; r++) prepare_row(own_or_shared(t, rows), r, zeros.data(), widest(), m_.head.kind, nullptr, 0);
       for (const Layer& l : m_.layers) stream(l.qkv), stream(l.output), stream(l.gate_up), stream(l.down);
@@ -48,19 +67,32 @@ class Pass final : public Decoder {
   void head(const float* hidden, int rows, float* logits) override {
     reserve(rows);
     team_.run([&](int t) {
-      const MatmulScope scope(rows);
+      const TileScope scope;
       const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
       product(t, m_.head, x, rows, logits, m_.head.n);
     });
   }
 
-  int argmax(const float* logits, int count) const override {
-    f32x16 best = f32x16::all(-INFINITY);
-    int i = 0;
-    for (; i + 16 <= count; i += 16) best = max(best, f32x16::load(logits + i));
-    float top = maximum(best);
-    for (; i < count; i++) top = logits[i] > top ? logits[i] : top;
-    return (int)(std::find(logits, logits + count, top) - logits) % count;  // not found when a logit is NaN: 0
+  // Each thread keeps the best of its own units. Units come in ascending order, so that `>` leaves a tie to the lowest id. A NaN is
+  // never larger: a row of NaNs gives 0.
+  void greedy(const float* hidden, int rows, int vocabulary, int32_t* tokens) override {
+    reserve(rows);
+    best_.resize((size_t)team_.size() * rows);
+    team_.run([&](int t) {
+      const TileScope scope;
+      const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
+      Best* best = best_.data() + (size_t)t * rows;
+      std::fill_n(best, rows, Best{-INFINITY, vocabulary});
+      units(t, m_.head, x, rows, [&](int row, int n, const float* out) { best[row].see(out, n, vocabulary, m_.head.bias); });
+    });
+    for (int row = 0; row < rows; row++) {
+      Best top{-INFINITY, vocabulary};
+      for (int t = 0; t < team_.size(); t++) {
+        const Best& mine = best_[(size_t)t * rows + row];
+        if (mine.logit > top.logit) top = mine;
+      }
+      tokens[row] = top.token % vocabulary;
+    }
   }
 
  private:
@@ -144,16 +176,47 @@ class Pass final : public Decoder {
     team_.barrier();
   }
 
+  // Runs of rows of one sequence whose queries of a kv head fit one batch, the longest contexts first: threads take tasks as they
+  // get free, and what is left for the end should be small.
+  void plan_attention(const Rows& rows) {
+    const int most = std::max(1, kQueries / (m_.heads / m_.kv_heads));
+    runs_.clear();
+    for (int row = 0; row < rows.count; row++) {
+      const bool joins = row && rows.sequence[row] == rows.sequence[row - 1] && row - runs_.back().first < most;
+      if (joins) runs_.back().last = row + 1;
+      else runs_.push_back({row, row + 1});
+    }
+    std::stable_sort(runs_.begin(), runs_.end(), [&](Range a, Range b) { return rows.position[a.last - 1] > rows.position[b.last - 1]; });
+    for (auto& next : next_) next.store(0, std::memory_order_relaxed);
+  }
+
   void attention(int t, int index, const Rows& rows, const Cache& cache) {
-    const int group = m_.heads / m_.kv_heads, d = m_.head_dim;
-    const Range mine = share(rows.count * m_.heads, t, team_.size());
-    for (int task = mine.first; task < mine.last; task++) {
-      const int row = task / m_.heads, h = task % m_.heads;
-      const int32_t* table = rows.block_table + (size_t)rows.sequence[row] * rows.width;
-      attend_head(m_, cache, index, h / group, table, rows.position[row], qkv_.data() + (size_t)row * qkv_width() + h * d, scores_[t].data(),
-                  attention_.data() + (size_t)row * attention_width() + h * d);
+    const int tasks = (int)runs_.size() * m_.kv_heads;
+    for (int task; (task = next_[index].fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+      const Range run = runs_[task / m_.kv_heads];
+      attend_run(t, index, run, task % m_.kv_heads, rows, cache);
     }
     team_.barrier();
+  }
+
+  // All queries of one kv head in a run of rows, sixteen at a time.
+  void attend_run(int t, int index, Range run, int kv_head, const Rows& rows, const Cache& cache) {
+    const int group = m_.heads / m_.kv_heads, d = m_.head_dim;
+    Queries queries;
+    queries.layer = index, queries.kv_head = kv_head;
+    queries.table = rows.block_table + (size_t)rows.sequence[run.first] * rows.width;
+    for (int row = run.first; row < run.last; row++) {
+      for (int h = kv_head * group; h < (kv_head + 1) * group; h++) {
+        const int i = queries.count++;
+        queries.last[i] = queries.longest = rows.position[row];
+        queries.q[i] = qkv_.data() + (size_t)row * qkv_width() + h * d;
+        queries.out[i] = attention_.data() + (size_t)row * attention_width() + h * d;
+        if (queries.count == kQueries || (row + 1 == run.last && h + 1 == (kv_head + 1) * group)) {
+          attend(m_, cache, queries, scratch_[t]);
+          queries.count = 0;
+        }
+      }
+    }
   }
 
   void layer(int t, int index, float* hidden, const Rows& rows, const Cache& cache) {
@@ -171,7 +234,10 @@ class Pass final : public Decoder {
   Team& team_;
   std::vector<Activations> own_;  // one a thread
   Activations shared_;
-  std::vector<std::vector<float>> scores_;       // one a thread
+  std::vector<Best> best_;                       // [threads][rows]
+  std::vector<Scratch> scratch_;                 // one a thread
+  std::vector<Range> runs_;                      // of rows that attend together
+  std::vector<std::atomic<int>> next_;           // task of each layer's attention to be taken next
   std::vector<float> qkv_, attention_, middle_;  // [rows, width]
 };
 

@@ -118,9 +118,14 @@ static void unit_block(int m, const Matrix& w, int unit, const Activations& x, i
 
 #if TANDEM_AMX
 #include "matmul_amx.h"
+#include "matmul_int8_amx.h"
+// A thread gives its tiles back after a pass: the kernel need not save them any more.
+struct TileScope {
+  ~TileScope() { use_tiles(Shape::none, 0); }
+};
 #else
-struct MatmulScope {  // what a thread must set up before products of so many rows: nothing here
-  explicit MatmulScope(int) {}
+struct TileScope {
+  TileScope() {}
 };
 #endif
 
@@ -129,6 +134,7 @@ template <class Finish>
 static void matmul(const Matrix& w, const Activations& x, int rows, int first, int last, Finish&& finish) {
 #if TANDEM_AMX
   if (w.kind == Kind::bf16) return matmul_amx(w, x, rows, first, last, finish);
+  if (w.kind == Kind::int4 && rows > kFewInt4Rows) return matmul_int8_amx(w, x, rows, first, last, finish);
 #endif
   alignas(64) float out[kMaxRows][kUnit];
   for (int unit = first; unit < last; unit++) {

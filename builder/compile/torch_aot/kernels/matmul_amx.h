@@ -2,17 +2,7 @@
 // A product of 16 rows costs little more than one row's while weights stream from memory.
 #pragma once
 
-struct TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16];
-  // C tiles 0..3 and A tiles 4, 5 have the rows of the activations: all sixteen unless there are fewer in all. B tiles 6, 7 are full.
-  explicit TileConfig(int activation_rows) {
-    const uint8_t few = activation_rows < 16 ? activation_rows : 16;
-    for (int i = 0; i < 16; i++) rows[i] = i < 6 ? few : i < 8 ? 16 : 0;
-    for (int i = 8; i < 16; i++) bytes[i] = 0;
-  }
-};
+#include "tiles_amx.h"
 
 // C tiles 0..3: (rows 0-15, 16-31) x (outputs 0-15, 16-31); A tiles 4, 5; B tiles 6, 7.
 template <bool kTwo>
@@ -47,20 +37,12 @@ static void amx_unit(const uint16_t* w0, const uint16_t* w1, const uint16_t* x0,
   }
 }
 
-// A thread's tiles, set up once a pass and not once a product.
-struct MatmulScope {
-  explicit MatmulScope(int rows) {
-    const TileConfig config(rows);
-    _tile_loadconfig(&config);
-  }
-  ~MatmulScope() { _tile_release(); }
-};
-
 template <class Finish>
 static void matmul_amx(const Matrix& w, const Activations& x, int rows, int first, int last, Finish&& finish) {
   alignas(64) static thread_local float out[32][kUnit];
   const size_t tile = (size_t)16 * w.k;
   const int stride = x.stride() * (int)sizeof(uint16_t);
+  use_tiles(Shape::bf16, rows);
   for (int unit = first; unit < last; unit++) {
     const uint16_t* w0 = (const uint16_t*)w.weight + 2 * unit * tile;
     for (int row = 0; row < rows; row += 32) {

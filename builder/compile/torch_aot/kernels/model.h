@@ -39,9 +39,10 @@ struct Model {
   Matrix head;
 };
 
-// Keys lie like weight tiles (16 positions x 2 dims a line in bf16, x 1 in f32), values one position a row.
-//   key   [layer][block][kv_head][block_size / 16][head_dim / 2][16][2]  or  [..][head_dim][16]
-//   value [layer][block][kv_head][block_size][head_dim]
+// Keys and values lie like weight tiles, so that both products of attention read whole lines: bf16 keys 16 positions x 2 dims a line,
+// bf16 values 16 dims x 2 positions a line, and float32 one of either where bf16 has two.
+//   key   [layer][block][kv_head][block_size / 16][head_dim / 2][16][2]   or  [..][head_dim][16]
+//   value [layer][block][kv_head][block_size / 2][head_dim][2]            or  [..][block_size][head_dim]
 struct Cache {
   Kind kind = Kind::bf16;  // bf16 or f32
   void* key = nullptr;

@@ -1,6 +1,11 @@
 #include "team.h"
 
 #include <map>
+#include <utility>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -26,16 +31,48 @@ void wait_while(const std::atomic<unsigned>& value, unsigned old, bool may_sleep
 }
 }  // namespace
 
-std::shared_ptr<Team> Team::of_size(int size) {
+namespace {
+// Ties this thread to a core while it lives. The thread that calls run() is not the team's own: what it starts later must not inherit it.
+class Tied {
+ public:
+  Tied(const std::vector<int>& cpus, int index) {
+#if defined(__linux__)
+    if (cpus.empty() || sched_getaffinity(0, sizeof(before_), &before_) != 0) return;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpus[index % cpus.size()], &one);
+    tied_ = sched_setaffinity(0, sizeof(one), &one) == 0;  // refused where a container shrank meanwhile: slower, not wrong
+#else
+    (void)cpus, (void)index;
+#endif
+  }
+  ~Tied() {
+#if defined(__linux__)
+    if (tied_) sched_setaffinity(0, sizeof(before_), &before_);
+#endif
+  }
+  Tied(const Tied&) = delete;
+  Tied& operator=(const Tied&) = delete;
+
+ private:
+#if defined(__linux__)
+  cpu_set_t before_;
+  bool tied_ = false;
+#endif
+};
+}  // namespace
+
+std::shared_ptr<Team> Team::of_size(int size, const std::vector<int>& cpus) {
   static std::mutex guard;
-  static std::map<int, std::weak_ptr<Team>> teams;
+  static std::map<std::pair<int, std::vector<int>>, std::weak_ptr<Team>> teams;
   const std::lock_guard lock(guard);
-  auto team = teams[size].lock();
-  if (!team) teams[size] = team = std::make_shared<Team>(size);
+  auto& place = teams[{size, cpus}];
+  auto team = place.lock();
+  if (!team) place = team = std::make_shared<Team>(size, cpus);
   return team;
 }
 
-Team::Team(int size) : size_(size) {
+Team::Team(int size, const std::vector<int>& cpus) : size_(size), cpus_(cpus) {
   for (int i = 1; i < size; i++) threads_.emplace_back([this, i] { worker(i); });
 }
 
@@ -48,6 +85,7 @@ Team::~Team() {
 
 void Team::run(const std::function<void(int)>& work) {
   const std::lock_guard lock(running_);
+  const Tied tied(cpus_, 0);
   if (size_ > 1) {
     work_ = &work;
     generation_.fetch_add(1, std::memory_order_release);
@@ -69,6 +107,7 @@ void Team::barrier() {
 }
 
 void Team::worker(int index) {
+  const Tied tied(cpus_, index);
   for (unsigned seen = 0;;) {
     wait_while(generation_, seen, true);
     seen = generation_.load(std::memory_order_acquire);

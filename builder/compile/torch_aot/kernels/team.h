@@ -10,10 +10,10 @@
 
 class Team {
  public:
-  // The process's one team of this size. Target and draft share it: a second team would spin against the first for the same cores.
-  static std::shared_ptr<Team> of_size(int size);
+  // The process's one team of this size and cores. Target and draft share it: a second team would spin against the first.
+  static std::shared_ptr<Team> of_size(int size, const std::vector<int>& cpus);
 
-  explicit Team(int size);
+  Team(int size, const std::vector<int>& cpus);  // thread i is tied to cpus[i mod count]; none: the system places them
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -26,6 +26,7 @@ class Team {
   void worker(int index);
 
   const int size_;
+  const std::vector<int> cpus_;
   std::mutex running_;  // one run at a time
   std::atomic<int> arrived_{0};
   std::atomic<unsigned> phase_{0};       // barriers passed; only equality counts, so it may wrap

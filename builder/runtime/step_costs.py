@@ -1,0 +1,67 @@
+"""What a pass costs at so many rows, measured by the loop itself while it serves."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["target", "draft"]
+
+MEMORY = 16  # passes an average looks back over; fewer at the start, so that the first ones count in full
+EXACT = 16  # up to so many rows each count has an average of its own: one tile of sixteen rows ends there
+
+
+@dataclass
+class _Mean:
+    """Running averages of the passes of one bucket."""
+
+    rows: float = 0.0
+    seconds: float = 0.0
+    passes: int = 0
+
+    def add(self, rows: int, seconds: float) -> None:
+        self.passes = min(self.passes + 1, MEMORY)
+        self.rows += (rows - self.rows) / self.passes
+        self.seconds += (seconds - self.seconds) / self.passes
+
+
+class StepCosts:
+    """Moving averages of the seconds of a pass by its number of rows, of target and draft apart.
+
+    `record` is called by the thread that steps, about a microsecond a pass; `seconds` may be asked from the same thread at any time.
+    """
+
+    def __init__(self) -> None:
+        self._means: dict[Kind, dict[int, _Mean]] = {"target": {}, "draft": {}}
+
+    def record(self, kind: Kind, rows: int, seconds: float) -> None:
+        """A pass of `rows` rows (prefill chunks, plain rows and verify groups together; for a draft, sequences) took so long."""
+        means, place = self._means[kind], bucket(rows)
+        if place not in means:
+            means[place] = _Mean()
+        means[place].add(rows, seconds)
+
+    def seconds(self, kind: Kind, rows: int) -> float | None:
+        """Expected seconds of a pass of `rows` rows; None before the first such pass was recorded.
+
+        Linear between the two nearest measured counts. Outside them: below, as the least one measured (weights are read whatever the
+        rows); above, on the line through the two largest, never falling.
+        """
+        points = sorted((mean.rows, mean.seconds) for mean in self._means[kind].values())
+        if not points:
+            return None
+        place = bisect_left(points, (rows, 0.0))
+        if place == 0 or len(points) == 1:
+            return points[0][1]
+        (r0, s0), (r1, s1) = points[place - 1 : place + 1] if place < len(points) else points[-2:]
+        along = s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
+        return along if rows <= r1 else max(along, s1)
+
+
+def bucket(rows: int) -> int:
+    """The number that rows share an average under: their own up to EXACT, then one for each eighth part of a doubling."""
+    if rows <= EXACT:
+        return rows
+    step = 1 << (rows.bit_length() - 4)
+    return -(-rows // step) * step

@@ -1,0 +1,58 @@
+"""What the loop says a pass costs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builder.runtime.step_costs import MEMORY, StepCosts, bucket
+
+
+def test_nothing_is_known_before_the_first_pass_of_a_kind() -> None:
+    costs = StepCosts()
+    costs.record("target", 4, 0.01)
+    assert costs.seconds("draft", 4) is None
+
+
+def test_a_count_between_two_measured_ones_lies_on_the_line_between_them() -> None:
+    costs = StepCosts()
+    costs.record("target", 4, 0.010)
+    costs.record("target", 12, 0.030)
+    assert costs.seconds("target", 4) == pytest.approx(0.010)
+    assert costs.seconds("target", 6) == pytest.approx(0.015)
+    assert costs.seconds("target", 12) == pytest.approx(0.030)
+
+
+def test_beyond_the_largest_count_the_last_line_goes_on_but_never_falls() -> None:
+    rising, falling = StepCosts(), StepCosts()
+    for rows, seconds in ((8, 0.010), (16, 0.020)):
+        rising.record("target", rows, seconds)
+        falling.record("target", rows, 0.030 - seconds)
+    assert rising.seconds("target", 24) == pytest.approx(0.030)
+    assert rising.seconds("target", 1) == pytest.approx(0.010)
+    assert falling.seconds("target", 24) == pytest.approx(0.010)
+
+
+def test_an_old_cost_is_forgotten() -> None:
+    costs = StepCosts()
+    for seconds in [0.010] * MEMORY + [0.020] * 6 * MEMORY:
+        costs.record("draft", 2, seconds)
+    assert costs.seconds("draft", 2) == pytest.approx(0.020, rel=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(1, 600), st.floats(1e-4, 1e-1)), min_size=1, max_size=40), st.integers(1, 600))
+def test_an_estimate_within_the_measured_counts_lies_within_the_measured_seconds(passes: list[tuple[int, float]], rows: int) -> None:
+    costs = StepCosts()
+    for count, seconds in passes:
+        costs.record("target", count, seconds)
+    estimate = costs.seconds("target", rows)
+    assert estimate is not None
+    if rows <= max(count for count, _ in passes):
+        assert estimate <= max(seconds for _, seconds in passes) * (1 + 1e-9)
+    assert estimate >= min(seconds for _, seconds in passes) * (1 - 1e-9)
+
+
+@given(st.integers(1, 4096))
+def test_rows_of_one_bucket_differ_by_an_eighth_at_most(rows: int) -> None:
+    assert rows <= bucket(rows) <= rows * 1.125
