@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
 
-from builder.errors import EngineError, RequestError
+from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request
@@ -26,6 +26,7 @@ from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+RETRY_AFTER = 1.0  # seconds; how fast the library empties its queue is not known here
 
 
 class Generation(Protocol):
@@ -83,7 +84,7 @@ class LlmApiEngine:
         return False
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
-        """Start a request. RequestError for a bad value or a full queue; EngineError unless the engine is started."""
+        """Start a request. RequestError for a bad value, OverloadError for a full queue, EngineError unless the engine is started."""
         check_request(request, self._settings, self._vocab_size, has_tokenizer=self._tokenizer is not None)
         if request.sampling.logprobs is not None:
             raise RequestError("logprobs are not available with trtllm-llmapi", where="logprobs", mend="Leave logprobs out")
@@ -95,7 +96,8 @@ class LlmApiEngine:
             if request.id in self._running:
                 raise RequestError(f"a request with id {request.id!r} is being served", where="id", mend="Give each request its own id")
             if len(self._running) >= self._settings.max_batch_size + self._settings.max_waiting:
-                raise RequestError("too many requests are waiting", where="serving.max_waiting", mend="Try again later")
+                what = f"{len(self._running)} requests run or wait already"
+                raise OverloadError(what, where="serving.max_waiting", limit="queue", retry_after=RETRY_AFTER)
             self._running[request.id] = asyncio.run_coroutine_threadsafe(self._serve(request, on_output), self._loop)
 
     def cancel(self, request_id: str, reason: Cancellation) -> bool:

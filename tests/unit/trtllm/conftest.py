@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from builder.plan.context import PlanContext
 from builder.plan.host import Host
@@ -43,7 +43,7 @@ def write_pipeline(tiny_llama: Path, tmp_path: Path) -> WritePipeline:
         merged = {"backend": "trtllm-engine", "gpu": {"name": "L4", "count": 2}} | limits | (engine or {})
         data["engine"] = merged | ({"tensorrt_llm": trt} if trt else {})
         path = tmp_path / "pipeline.yaml"
-        path.write_text(yaml.safe_dump(data))
+        path.write_text(json.dumps(data))  # JSON is YAML, without aliases
         return load_pipeline(path)
 
     return write
