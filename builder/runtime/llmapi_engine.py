@@ -214,7 +214,7 @@ class LlmApiEngine:
         if stats is None or not drafted:
             return stats
         rounds = -(-drafted // self._settings.max_draft_tokens)
-        accepted = int(counted.total_accepted_draft_tokens)
+        accepted = int(getattr(counted, "total_accepted_draft_tokens", 0))
         return replace(
             stats, optimisation="speculative", num_spec_steps=rounds, num_draft_tokens=drafted, num_accepted_draft_tokens=accepted
         )

@@ -30,7 +30,8 @@ def main() -> None:
         sys.exit(NOT_INSTALLED)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model, torch_dtype=torch.bfloat16).eval()
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(options.model, torch_dtype=torch.bfloat16)
+    model.eval()
     tell("loaded")
     if options.format == "int4_awq":
         quantize(model, options, modelopt.torch.quantization, torch, transformers)

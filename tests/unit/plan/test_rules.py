@@ -17,6 +17,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vocab-match", {"draft_model": {"vocab_size": 32000}}, "same"),
     ("tokenizer-match", {"draft_tokenizer": "another"}, "same"),
     ("draft-layers-valid", {"draft": {"layers": 31}}, "30 or less"),
+    ("draft-vocabulary-valid", {"draft": {"vocabulary": 50_000}}, "to all"),
     ("group-size-divides", {"draft": {"quantization": {"group_size": 128}}}, "32 or 64"),
     ("draft-is-cheaper", {"draft": {"weights": "big.gguf"}, "draft_model": {"num_layers": 300}}, "smaller draft"),
     ("context-within-model", {"target_model": {"max_position": 1024}}, "max_seq_len to 1024"),
