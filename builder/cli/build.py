@@ -90,7 +90,8 @@ def _show_handover(made: Handover) -> None:
     for role, told in made.checkpoints.items():
         table.add_row(role, told["format"], str(told["layers"] or "all"), approximate_bytes(told["bytes"]), told["source"])
     out.print(table)
-    out.print(f"{made.pipeline} is not servable yet: its engines need a GPU. {made.next_step}.", soft_wrap=True)
+    standing = "Its engines are compiled." if made.engines_built_here else f"{made.pipeline} is not servable yet: that takes a GPU."
+    out.print(f"{standing} {made.next_step}.", soft_wrap=True)
 
 
 @contextmanager

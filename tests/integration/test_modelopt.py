@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from builder.build import NoProgress
 from builder.compile.trtllm.checkpoints import modelopt_python
 from builder.repository.handover import hand_over
+from builder.repository.versions import newest
 from builder.spec import load_pipeline
 from builder.weights import open_checkpoint
 
@@ -70,3 +71,17 @@ def test_the_draft_is_the_first_layer_in_int4_with_scales(handed_over: Path) -> 
 def test_both_say_one_type_of_logits_and_one_vocabulary(handed_over: Path) -> None:
     configs = [read(handed_over / role)[0] for role in ("target", "draft")]
     assert len({(config["logits_dtype"], config["vocab_size"]) for config in configs}) == 1
+
+
+def test_the_llm_class_gets_a_whole_version_with_an_int4_draft(tmp_path: Path) -> None:
+    if not has_modelopt():
+        pytest.skip("modelopt is not installed: run `make trtllm`")
+    text = (PIPELINES / "tiny-trtllm.yaml").read_text().replace("trtllm-engine", "trtllm-llmapi")
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(text.replace("weights: tiny-llama", f"weights: {PIPELINES / 'tiny-llama'}"))
+    hand_over(load_pipeline(path), tmp_path / "out", tmp_path / "cache", NoProgress())
+    version = newest(tmp_path / "out" / "model_repository", "tiny-trtllm").decode_folder
+    assert open_checkpoint(str(version / "target"), tmp_path).config.num_layers == 2
+    quantization = json.loads((version / "draft" / "hf_quant_config.json").read_text())["quantization"]
+    assert (quantization["quant_algo"], quantization["group_size"]) == ("W4A16_AWQ", 128)
+    assert json.loads((version / "draft" / "config.json").read_text())["num_hidden_layers"] == 1

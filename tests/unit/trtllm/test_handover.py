@@ -152,6 +152,28 @@ def test_an_engine_hand_over_holds_all_that_the_scripts_name(write_pipeline: Any
     assert "L4" in made.next_step and "1.2.1" in made.next_step and "build_engines.sh" in made.next_step
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_a_host_with_trtllm_build_compiles_the_engines_itself(
+    write_pipeline: Any, exported: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    """With stand-ins for the host's programs."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    build = '#!/bin/bash\nwhile [[ $1 != --output_dir ]]; do shift; done\ntouch "$2/rank0.engine"\n'
+    for name, text in {"trtllm-build": build if works else "#!/bin/bash\nexit 1\n", "python3": "#!/bin/bash\necho 1.2.1\n"}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    if not works:
+        with pytest.raises(BuildError, match="trtllm-build failed"):
+            hand_over(write_pipeline(), tmp_path / "out", tmp_path / "cache", NoProgress())
+        return
+    made = hand_over(write_pipeline(), tmp_path / "out", tmp_path / "cache", NoProgress())
+    assert made.engines_built_here and "launch.sh" in made.next_step
+    for model in MODELS.values():
+        assert (tmp_path / "out" / "model_repository" / model / "1" / "engine" / "rank0.engine").is_file()
+
+
 def test_an_llmapi_hand_over_is_a_whole_version(write_pipeline: Any, exported: list[Any], tmp_path: Path) -> None:
     pipeline = write_pipeline(engine={"backend": "trtllm-llmapi"}, trt={"version": "1.3.0"})
     hand_over(pipeline, tmp_path / "out", tmp_path / "cache", NoProgress())
