@@ -9,6 +9,7 @@ FOLDER/checkpoints/, build_engines.sh, launch.sh, host_stamp.py      trtllm-engi
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 from builder.compile.trtllm.checkpoints import ExportRecipe, export
 from builder.compile.trtllm.scripts import BUILD_SCRIPT, LAUNCH_SCRIPT, REPOSITORY
-from builder.errors import RepositoryError
+from builder.errors import BuildError, RepositoryError
 from builder.plan.context import PlanContext
 from builder.plan.host import this_host
 from builder.plan.make import gather
@@ -30,6 +31,7 @@ from builder.spec.load import LoadedPipeline
 from builder.weights import open_checkpoint, open_tokenizer
 
 TRTLLM_BUILD = "trtllm-build"
+STDERR = 2  # the file descriptor
 STEPS = 4  # of an export, at least: read, load, quantise, write
 
 
@@ -94,7 +96,19 @@ def hand_over(pipeline: LoadedPipeline, folder: Path, cache: Path, progress: Pro
         raise RepositoryError(
             f"cannot be written ({error.strerror or error})", where=where, mend="Free space or mend permissions"
         ) from error
+    if here:
+        progress.stage("engines", 1)
+        _build_engines(folder)
+        progress.advance("compiled")
     return made
+
+
+def _build_engines(folder: Path) -> None:
+    """Run the script that other hosts get. What trtllm-build prints goes to stderr: stdout holds the result alone."""
+    done = subprocess.run([str(folder.absolute() / BUILD_SCRIPT)], stdout=STDERR, check=False)
+    if done.returncode:
+        what = f"trtllm-build failed (exit code {done.returncode}), see above"
+        raise BuildError(what, where=str(folder / BUILD_SCRIPT), mend="Mend what it says and run the script, or build again")
 
 
 def _recipes(context: PlanContext) -> dict[Role, ExportRecipe]:
