@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from builder.repository.engine import DRAFT, KERNELS, TARGET, open_engine
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import load_tokenizer
 from builder.runtime.engine import Engine
 from builder.spec.pipeline import PipelineSpec
+from builder.spec.speculation import Control
 from builder.text import Tokenizer
 
 _BATCH = 16  # sequences written or measured at once
@@ -45,7 +47,8 @@ def staged(parts: Parts, draft: Path | None) -> Iterator[Path]:
 
 def staged_engine(folder: Path, spec: PipelineSpec, draft_tokens: int) -> Engine:
     """The engine of a staged folder: plain when draft_tokens is 0, else with the draft model alone as the proposer."""
-    speculation = {"proposer": "draft_model", "max_draft_tokens": draft_tokens} if draft_tokens else {"proposer": "none"}
+    speculation: dict[str, Any] = {"proposer": "draft_model", "max_draft_tokens": draft_tokens} if draft_tokens else {"proposer": "none"}
+    speculation["control"] = Control(adaptive=False)
     memory = min(spec.engine.kv_cache.memory, _CACHE)
     kv_cache = spec.engine.kv_cache.model_copy(update={"memory": memory, "prefix_caching": False})
     limits = {"max_batch_size": min(_BATCH, spec.engine.max_num_tokens), "kv_cache": kv_cache}

@@ -55,7 +55,7 @@ class Acceptance:
 def measure_acceptance(folder: Path, spec: PipelineSpec, advance: Callable[[str], None] = lambda _: None) -> Acceptance:
     """Decode PROMPTS greedily with the engine in a `<p>_decode/N` folder. Raises BuildError when one of them fails."""
     parts = open_parts(folder, spec)
-    engine = replace(parts, settings=replace(parts.settings, prefix_caching=False)).engine()
+    engine = replace(parts, settings=replace(parts.settings, prefix_caching=False, adaptive=False)).engine()
     tokenizer = load_tokenizer(folder / TOKENIZER_FOLDER)
     rounds = drafted = accepted = 0
     room = spec.engine.max_seq_len - MAX_TOKENS

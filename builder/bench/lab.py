@@ -79,7 +79,13 @@ class Lab:
             needs_draft = setting.method in ("draft_model", "hybrid")
             draft = timed(parts.draft, self.draft_passes) if parts.draft is not None and needs_draft else None
             # no prefix cache: the prefill of an answer is run in full, however often its prompt was asked before
-            settings = replace(parts.settings, proposer=setting.method, max_draft_tokens=max(1, setting.draft_tokens), prefix_caching=False)
+            settings = replace(
+                parts.settings,
+                proposer=setting.method,
+                max_draft_tokens=max(1, setting.draft_tokens),
+                adaptive=False,  # what is measured is one K
+                prefix_caching=False,
+            )
             target = timed(parts.target, self.target_passes)
             engine = Engine(target, draft, settings, eos_token_ids=parts.eos_token_ids, observer=log)
             self._loops[setting] = engine, log

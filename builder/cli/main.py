@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.cli import align, bench, build, demo, doctor, flags, generate, init, plan, schema, serve
+from builder.cli import align, bench, build, demo, doctor, drill, flags, generate, init, plan, schema, serve
 from builder.cli.console import err, print_error
 from builder.errors import TandemError
 
@@ -36,6 +36,7 @@ app.command("align")(align.align)
 app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.add_typer(flags.app, name="flags")
+app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
 

@@ -119,5 +119,7 @@ def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettin
         prefix_isolation=spec.engine.kv_cache.prefix_isolation,
         proposer=spec.speculation.proposer,
         max_draft_tokens=spec.speculation.max_draft_tokens,
+        adaptive=spec.speculation.control.adaptive,
+        rearm_after=spec.speculation.control.rearm_after,
         shared_kv=shared,
     )

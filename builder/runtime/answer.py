@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from builder.decoding.control import State
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.stops import StopScanner
 from builder.text.detokenizer import CONTEXT_TOKENS
@@ -18,7 +19,8 @@ class Tally:
     histogram: list[int] = field(default_factory=list)  # [n]: rounds in which n drafted tokens were accepted
     drafted: int = 0
     target_passes: int = 0
-    speculating: bool = False  # whether drafts are allowed, as of the latest step
+    state: State = State.PLAIN  # of the control, for this request, as of the latest decode step
+    draft_length: int = 0  # K of that step
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
 
     def round(self, drafted: int, accepted: int) -> None:
@@ -137,5 +139,7 @@ class Answer:
             target_passes=tally.target_passes,
             time_to_first_token=first - arrival if first is not None else 0.0,
             decode_seconds=last - first if first is not None and last is not None else 0.0,
-            state="speculating" if tally.speculating else "plain",
+            state=tally.state,
+            draft_length=tally.draft_length,
+            rollout_arm=self.request.rollout_arm,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from builder.runtime.drafter import Drafter
 from builder.runtime.runner import GreedyRunner, Runner
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
-from builder.runtime.step_costs import StepCosts
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,7 @@ class Verdict:
 
 
 class Decoder:
-    """Owns the two runners. `costs` fills with what their passes take.
-
-    EngineError when proposer, draft and target do not fit together.
-    """
+    """Owns the two runners. EngineError when proposer, draft and target do not fit together."""
 
     def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings) -> None:
         entry = proposers.entry(settings.proposer)
@@ -48,12 +43,11 @@ class Decoder:
             raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
         self._target = target
         self._greedy_target = target if isinstance(target, GreedyRunner) else None
-        self.costs = StepCosts()
         self._proposer = entry.make()
         self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
         self._drafter: Drafter | None = None
         if draft is not None:
-            self._drafter = Drafter(draft, self.costs, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens)
+            self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens)
 
     def propose(self, limits: Items[tuple[Sequence, int]]) -> list[Draft]:
         """One draft per sequence, of at most its limit; the blocks for it are taken already."""
@@ -69,7 +63,6 @@ class Decoder:
         parts = [_group_rows(place, *group) for place, group in enumerate(groups)]
         parts += [_chunk_rows(len(groups) + place, *chunk) for place, chunk in enumerate(chunks)]
         rows, ends = ragged(parts, block_tables([sequence.blocks for sequence in sequences]))
-        began = time.perf_counter()
         hidden = self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers)
         wanted = list(range(ends[len(groups) - 1] if groups else 0))
         deciding = list(groups)
@@ -87,7 +80,6 @@ class Decoder:
             return []
         hidden = hidden if len(wanted) == len(hidden) else hidden[wanted]
         best, logits = self._judge(hidden, deciding)
-        self.costs.record("target", len(rows.token_ids), time.perf_counter() - began)
         return _decide_all(best, logits, deciding)
 
     def _judge(self, hidden: Tensor, deciding: Items[tuple[Sequence, Draft]]) -> tuple[list[int], Tensor | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence as Items
 
 import torch
@@ -12,7 +11,6 @@ from builder.decoding.proposers import Context
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.runner import GreedyRunner, Runner
 from builder.runtime.sequence import Sequence
-from builder.runtime.step_costs import StepCosts
 
 
 class Drafter:
@@ -23,9 +21,8 @@ class Drafter:
     is a prompt after admission, one token after a full acceptance (the last drafted one was never run), else nothing.
     """
 
-    def __init__(self, runner: Runner, costs: StepCosts, *, shared_kv: bool, max_rows: int) -> None:
+    def __init__(self, runner: Runner, *, shared_kv: bool, max_rows: int) -> None:
         self._runner = runner
-        self._costs = costs
         self._greedy = runner if isinstance(runner, GreedyRunner) else None
         self._shared = shared_kv
         self._max_rows = max_rows
@@ -43,10 +40,7 @@ class Drafter:
             return None
         rows, _ = ragged([(context.index, len(context.token_ids) - 1, context.token_ids[-1:]) for context in contexts], self._tables)
         limits = [context.limit for context in contexts]
-        began = time.perf_counter()
         drafted = self._greedy.continue_greedily(rows, torch.tensor(limits, dtype=torch.int32)).tolist()
-        passes = max(limits)
-        self._costs.record("draft", round(sum(limits) / passes), (time.perf_counter() - began) / passes)  # an average pass of the call
         if not self._shared:
             for context in contexts:
                 self._sequences[context.index].draft_computed = len(context.token_ids) + context.limit - 1
@@ -76,10 +70,7 @@ class Drafter:
         parts = [
             (context.index, len(context.token_ids) + drafted - 1, (token,)) for context, token in zip(contexts, token_ids, strict=True)
         ]
-        began = time.perf_counter()
-        logits = self._runner.head(self._run(parts)[0])
-        self._costs.record("draft", len(parts), time.perf_counter() - began)
-        return logits
+        return self._runner.head(self._run(parts)[0])
 
     def _start(self, context: Context) -> int:
         return len(context.token_ids) - 1 if self._shared else self._sequences[context.index].draft_computed

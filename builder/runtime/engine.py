@@ -22,6 +22,7 @@ from builder.runtime.runner import Runner
 from builder.runtime.scheduler import Scheduler
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
+from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
@@ -137,6 +138,12 @@ class Engine:
         """
         with self._changed:
             self._scheduler.switches = switches
+            self._scheduler.control.allow(time.monotonic(), switches.speculation)
+
+    def control_report(self) -> ControlReport:
+        """State of the draft-length control, and its transitions since the report before."""
+        with self._changed:
+            return self._scheduler.control.report()
 
     @torch.inference_mode()
     def step(self) -> bool:
@@ -194,19 +201,33 @@ class Engine:
             self._drop_cancelled()
             scheduler.admit()
             scheduler.make_room()
-            limits = scheduler.draft_limits()
+            began = time.monotonic()
+            limits = scheduler.draft_limits(began)
         if not scheduler.running:
             return
+        control, caught_up = scheduler.control, scheduler.control.is_caught_up(limits)
+        began_drafting = time.monotonic()
         drafts = self._decoder.propose(limits)
+        drafting = time.monotonic() - began_drafting
         groups = [(sequence, draft) for (sequence, _), draft in zip(limits, drafts, strict=True)]
-        chunks = scheduler.prefill_chunks(sum(1 + len(draft) for draft in drafts))
+        rows = sum(1 + len(draft) for draft in drafts)
+        chunks = scheduler.prefill_chunks(rows)
         verdicts = self._decoder.run(groups, chunks)
         now = time.monotonic()
         with self._changed:
+            for (_, limit), verdict in zip(limits, verdicts, strict=False):  # verdicts of finished prefills come after them
+                control.round_done(verdict.sequence, limit, verdict.drafted, verdict.accepted)
             for verdict in verdicts:
                 self._settle(verdict, now)
                 self._failures = 0
             scheduler.publish()
+            if caught_up:
+                control.drafted(limits, drafting)
+            seconds = time.monotonic() - began - drafting
+            if chunks:
+                control.prefilled(rows + sum(tokens for _, tokens in chunks), seconds)
+            else:
+                control.decoded(rows, seconds, drafting, sum(len(v.token_ids) for v in verdicts))
             running, waiting = len(scheduler.running), len(scheduler.waiting)
         blocks = scheduler.blocks
         self._observer.pass_done(running, waiting, blocks.num_used, blocks.num_cached, blocks.num_blocks)

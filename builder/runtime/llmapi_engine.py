@@ -16,11 +16,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
 
+from builder.decoding.control import State
 from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request
 from builder.runtime.settings import EngineSettings
+from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
@@ -113,6 +115,12 @@ class LlmApiEngine:
     def set_switches(self, switches: Switches) -> None:
         """What the operator allows of requests that start from now on; running ones stay on their instance."""
         self._switches = switches
+
+    def control_report(self) -> ControlReport:
+        """Drafts have one length here: what the operator allows decides, and nothing is measured."""
+        if self._settings.proposer == "none" or (self._plain is not None and not self._switches.speculation):
+            return ControlReport(State.PLAIN, 0, ())
+        return ControlReport(State.SPECULATING, self._settings.max_draft_tokens, ())
 
     def start(self) -> None:
         """Run the requests in a thread of their own until `stop`."""

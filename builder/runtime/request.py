@@ -39,6 +39,7 @@ class Request:
     sampling: SamplingParams = SamplingParams()
     speculation: bool = True
     tenant: str = "other"
+    rollout_arm: str = ""  # "speculation" | "control" where only a share of the requests is speculated on
     arrival: float = field(default_factory=time.monotonic)  # seconds, monotonic clock
     priority: int = 0
     timeout: float | None = None  # seconds from arrival to the last token
@@ -70,7 +71,9 @@ class DecodeStats:
     target_passes: int = 0
     time_to_first_token: float = 0.0  # seconds from arrival
     decode_seconds: float = 0.0  # from the first token to the last
-    state: str = "plain"  # "speculating" | "plain": whether drafts were allowed at its last step
+    state: str = "plain"  # "speculating" | "plain" | "probing", at its last step
+    draft_length: int = 0  # K at its last step
+    rollout_arm: str = ""  # of the request
 
     @property
     def draft_acceptance_rate(self) -> float:

@@ -6,6 +6,7 @@ from builder.runtime.block_manager import BlockManager
 from builder.runtime.policy import make_policy
 from builder.runtime.sequence import Sequence, Status
 from builder.runtime.settings import EngineSettings
+from builder.runtime.speculation import SpeculationControl
 from builder.runtime.switches import Switches
 
 # Tokens of the first of several answers after which the others no longer wait for the draft to have run the prompt: it may never draft.
@@ -29,6 +30,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.switches = Switches()
+        self.control = SpeculationControl(settings, own_draft_cache=own_draft_cache)
 
     def missing_places(self, answers: int = 1) -> int:
         """How many of `answers` find no place in the queue. Free batch places are room: a burst that could run at once is not refused."""
@@ -85,31 +87,27 @@ class Scheduler:
         self.waiting.insert(0, sequence)
         self.preemptions += 1
 
-    def draft_limits(self) -> list[tuple[Sequence, int]]:
+    def draft_limits(self, now: float = 0.0) -> list[tuple[Sequence, int]]:
         """The decoding sequences with the draft tokens each may have; their blocks are taken here, and nobody is preempted.
 
         Every running sequence keeps one row of the pass; of the rows left, drafts leave half to prompts being prefilled.
         """
-        for sequence in self.running:
-            sequence.answer.tally.speculating = self._speculates(sequence)
         decoding = [sequence for sequence in self.running if sequence.pending == 1]
         spare = self.settings.max_num_tokens - len(self.running)
         if len(decoding) < len(self.running):
             spare //= 2
         limits = []
-        for sequence in decoding:
-            limit = max(0, min(self._wanted(sequence), spare, self.blocks.room(sequence.blocks) - len(sequence.token_ids)))
+        for sequence, length in zip(decoding, self.control.lengths(now, decoding, self._speculates), strict=True):
+            limit = max(0, min(self._wanted(sequence, length), spare, self.blocks.room(sequence.blocks) - len(sequence.token_ids)))
             self.blocks.grow(sequence.blocks, len(sequence.token_ids) + limit)
             spare -= limit
             limits.append((sequence, limit))
         return limits
 
-    def _wanted(self, sequence: Sequence) -> int:
+    def _wanted(self, sequence: Sequence, length: int) -> int:
         """A round of K drafts emits up to K+1 tokens: more than the answer or the context can take is work thrown away."""
-        if not sequence.answer.tally.speculating:
-            return 0
         room = self.context - len(sequence.token_ids)
-        return min(self.settings.max_draft_tokens, sequence.answer.remaining - 1, room - 1)
+        return min(length, sequence.answer.remaining - 1, room - 1)
 
     def _speculates(self, sequence: Sequence) -> bool:
         """A request may decline speculation, but never gets what its operator turned off."""
@@ -119,7 +117,10 @@ class Scheduler:
     def prefill_chunks(self, rows_taken: int) -> list[tuple[Sequence, int]]:
         """Sequences being prefilled and the tokens of each that run in this pass: the first takes what the others can spare."""
         prefilling = [sequence for sequence in self.running if sequence.pending > 1]
-        spare = self.settings.max_num_tokens - rows_taken - len(prefilling)
+        most = self.settings.max_num_tokens
+        if rows_taken and prefilling:
+            most = self.control.rows_beside(rows_taken, most)
+        spare = max(0, most - rows_taken - len(prefilling))
         chunks = []
         for sequence in prefilling:
             extra = min(sequence.pending - 1, spare)

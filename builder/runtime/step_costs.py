@@ -58,6 +58,15 @@ class StepCosts:
         along = s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
         return along if rows <= r1 else max(along, s1)
 
+    def rows_within(self, kind: Kind, seconds: float, most: int) -> int:
+        """The most rows, up to `most`, whose pass is expected to take no longer: at least 1, and `most` when none was measured."""
+        few, many = 1, most + 1
+        while many - few > 1:
+            middle = (few + many) // 2
+            expected = self.seconds(kind, middle)
+            few, many = (middle, many) if expected is None or expected <= seconds else (few, middle)
+        return few
+
 
 def bucket(rows: int) -> int:
     """The number that rows share an average under: their own up to EXACT, then one for each eighth part of a doubling."""

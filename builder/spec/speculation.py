@@ -6,10 +6,28 @@ from typing import Literal
 
 from pydantic import Field
 
+from builder.spec.durations import Duration
 from builder.spec.measured import Measured
 from builder.spec.section import Section
 
 Proposer = Literal["draft_model", "ngram", "hybrid", "none"]
+
+
+class Control(Section):
+    """How many tokens are drafted, decided while serving."""
+
+    adaptive: bool = Field(
+        default=True,
+        description="Draft as many tokens as pay at the moment, up to max_draft_tokens, by measured acceptance and step times; none while "
+        "drafts do not pay. false: always max_draft_tokens.",
+    )
+    rearm_after: Duration = Field(
+        default="10s",
+        validate_default=True,
+        gt=0,
+        description="Longest wait before drafts that did not pay are tried again. First tries come sooner (1s, 2s, 4s); a try takes a few "
+        "rounds, all tries together at most 1 % of the time.",
+    )
 
 
 class Speculation(Section):
@@ -28,6 +46,18 @@ class Speculation(Section):
     )
     measured: Measured | None = Field(
         default=None, description="Acceptance and step times measured elsewhere; `plan` predicts with them. null: it estimates."
+    )
+
+    control: Control = Field(default_factory=Control, description="How many tokens are drafted, decided while serving.")
+    rollout: int = Field(
+        default=100,
+        ge=0,
+        le=100,
+        description="Percent of the requests that are speculated on; the others are decoded plainly. Both are counted apart.",
+    )
+    rollout_by: Literal["request", "tenant"] = Field(
+        default="request",
+        description="What decides the side a request is on: its id, or its tenant. Always the same side for the same one.",
     )
 
     @property

@@ -85,6 +85,14 @@ KV_BLOCKS = _metric(
     "kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, cached (kept for equal prompts), free", "state"
 )
 FLAG = _metric("flag", "gauge", "Whether the operator allows it for the whole pipeline: 1 on, 0 off", "name")
+STATE = _metric("state", "gauge", "1 for the state that speculation is in: speculating, plain or probing", "state")
+STATE_TRANSITIONS = _metric(
+    "state_transitions", "counter", "Changes of the state of speculation, of any class of sampling or tenant", "from", "to", "reason"
+)
+DRAFT_LENGTH = _metric("spec_decode_draft_length", "gauge", "K: the most tokens that a sequence of the latest batch may have drafted")
+ROLLOUT_REQUESTS = _metric("rollout_requests", "counter", "Ended requests of each side of a rollout: speculation, control", "arm")
+ROLLOUT_TOKENS = _metric("rollout_tokens", "counter", "Output tokens after the first, of ended requests of each side", "arm")
+ROLLOUT_SECONDS = _metric("rollout_decode_seconds", "counter", "Seconds from first to last token, of ended requests of each side", "arm")
 FLAGS_BROKEN = _metric("flags_broken", "gauge", "1 while the flags file cannot be read and the last good flags stay in force, else 0")
 BUILD_INFO = _metric("build_info", "gauge", "Always 1; the labels say what serves", "builder_version")
 

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from builder import __version__
+from builder.decoding.control import State
 from builder.runtime.request import Output, Request
+from builder.runtime.speculation import ControlReport
 from builder.telemetry import catalogue
 from builder.telemetry.catalogue import CATALOGUE, COMMON_LABELS, Metric
 
@@ -61,6 +63,11 @@ class TritonSink:
                 self._observations.append(((catalogue.ACCEPTANCE_LENGTH_OF_REQUEST, ()), stats.mean_acceptance_length))
             if output.cancellation is not None:
                 self._sums[catalogue.CANCELLATIONS, (output.cancellation,)] += 1
+            if usage and stats and request.rollout_arm:
+                arm = (request.rollout_arm,)
+                self._sums[catalogue.ROLLOUT_REQUESTS, arm] += 1
+                self._sums[catalogue.ROLLOUT_TOKENS, arm] += max(0, usage.completion_tokens - 1)
+                self._sums[catalogue.ROLLOUT_SECONDS, arm] += stats.decode_seconds
             if usage and stats:
                 counts = {
                     "input": usage.prompt_tokens - usage.cached_tokens,
@@ -90,6 +97,15 @@ class TritonSink:
             self._gauges[catalogue.FLAGS_BROKEN, ()] = broken
             for name, on in flags.items():
                 self._gauges[catalogue.FLAG, (name,)] = on
+
+    def control_read(self, report: ControlReport) -> None:
+        """State, K and transitions of the draft-length control."""
+        with self._lock:
+            for state in State:
+                self._gauges[catalogue.STATE, (state,)] = state is report.state
+            self._gauges[catalogue.DRAFT_LENGTH, ()] = report.draft_tokens
+            for found in report.transitions:
+                self._sums[catalogue.STATE_TRANSITIONS, (found.old, found.new, found.reason)] += 1
 
     def flush(self) -> None:
         """Hand over what was added since the last call. One caller at a time."""

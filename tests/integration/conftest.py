@@ -36,6 +36,7 @@ def tiny_spec(name: str, weights: Path, **sections: Any) -> PipelineSpec:
         "target": {"weights": str(weights)},
         "draft": {"alignment": None},  # random weights write nothing worth learning
         "engine": {"max_seq_len": 256, "threads": 1, "max_batch_size": 8, "kv_cache": {"memory": "16MiB"}},
+        "speculation": {"control": {"adaptive": False}},  # drafts of a model this small never pay
         "serving": {
             "stream_interval": "0ms",  # a chunk a round: what a chunk holds is then known
             "tenants": {"trial": {"max_concurrent": 2, "requests_per_minute": 5}},

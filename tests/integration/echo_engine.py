@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from builder.decoding.control import State
 from builder.runtime.observer import Observer
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
 
 SECONDS_PER_TOKEN = 0.002
@@ -37,6 +39,10 @@ class EchoEngine:
         return request_id in self._running
 
     def set_switches(self, switches: Switches) -> None: ...
+
+    def control_report(self) -> ControlReport:
+        return ControlReport(State.SPECULATING, 4, ())
+
     def start(self) -> None: ...
     def stop(self) -> None: ...
 

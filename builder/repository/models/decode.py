@@ -15,15 +15,18 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from builder.errors import EngineError, OverloadError, RequestError
+from builder.repository.event_log import EventLog
 from builder.repository.flag_store import FlagStore
 from builder.repository.flag_watch import FlagWatch
 from builder.repository.flags import FLAGS
 from builder.repository.models.answer import Answer
+from builder.repository.models.control_upkeep import ControlUpkeep
 from builder.repository.models.delivery import Delivery
 from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
 from builder.repository.models.parameters import Options
 from builder.repository.models.restart import Restart
+from builder.repository.models.rollout import CONTROL, arm
 from builder.repository.models.tensors import log_exception, read_ints, read_text
 from builder.runtime.request import Cancellation, FinishReason, Output, Request, Usage
 from builder.telemetry.triton_sink import TritonSink
@@ -45,7 +48,11 @@ class TritonPythonModel:
         model = str(args["model_name"]).removesuffix("_decode")
         self._sink = TritonSink(pb_utils.MetricFamily, model=model, version=self._version)
         self._engine = self.load(folder, self._sink)
-        self._stream_interval = self.read_spec(folder).serving.stream_interval
+        spec = self.read_spec(folder)
+        self._speculation = spec.speculation
+        self._stream_interval = spec.serving.stream_interval
+        self._control = ControlUpkeep(EventLog(folder.parent.parent, model, self._version), self._sink, pb_utils.Logger.log_warn)
+        self._control.event("load")
         self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
         self._apply_flags()  # before the first request
         self._delivery = Delivery(self._engine.cancel)
@@ -74,6 +81,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop the engine, then answer whoever still waits."""
+        self._control.event("unload")
         self._engine.stop()
         self._stopping.set()
         for answer in self._delivery.stop():
@@ -82,12 +90,14 @@ class TritonPythonModel:
 
     def _submit(self, options: Options, prompt_ids: list[int], answer: Answer) -> None:
         engine_id = uuid.uuid4().hex  # a client may use one id twice, the engine may not
+        side = arm(self._speculation, answer.client_id or engine_id, options.tenant)
         request = Request(
             engine_id,
             tuple(prompt_ids),
             options.sampling,
-            options.speculation,
+            options.speculation and side != CONTROL,
             options.tenant,
+            rollout_arm=side,
             priority=options.priority,
             timeout=options.timeout_ms / 1000 if options.timeout_ms is not None else None,
         )
@@ -123,12 +133,14 @@ class TritonPythonModel:
         if broken is not None:
             pb_utils.Logger.log_error(f"{broken} The last good flags stay in force.")
         shown = ", ".join(f"{flag} {'on' if on else 'off'}" for flag, on in in_force.items())
+        self._control.event("flags", in_force=in_force, tenants=sorted(flags.tenants), broken=broken is not None)
         pb_utils.Logger.log_info(f"flags in force: {shown}; tenants with their own: {', '.join(flags.tenants) or 'none'}")
 
     def _upkeep(self) -> None:
         while not self._stopping.wait(UPKEEP_PERIOD):
             try:
                 self._apply_flags()
+                self._control.take(self._engine.control_report())
                 self._sink.flush()
                 for engine_id, answer in self._delivery.live():
                     if answer.consumer_gone():

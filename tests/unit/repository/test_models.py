@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builder.decoding.control import State
 from builder.decoding.params import SamplingParams
 from builder.errors import RepositoryError, RequestError
 from builder.repository.models.parameters import Options
 from builder.runtime.request import DecodeStats, FinishReason, Output, Request, Usage
+from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
 from builder.spec.pipeline import PipelineSpec
+from builder.spec.speculation import Speculation
 
 STATS = DecodeStats("speculative", 2, 8, 6, (0, 0, 1, 0, 1))
 
@@ -45,6 +48,9 @@ class ScriptedEngine:
 
     def set_switches(self, switches: Switches) -> None:
         self.switches = switches
+
+    def control_report(self) -> ControlReport:
+        return ControlReport(State.SPECULATING, 4, ())
 
     def start(self) -> None: ...
     def stop(self) -> None:
@@ -295,3 +301,11 @@ def test_nobody_asks_triton_about_cancellation_after_the_final_response(make_req
     assert answer.consumer_gone()
     answer.add(Output("r", (5,), finish_reason=FinishReason.STOP))
     assert not answer.consumer_gone()  # the stand-in, like tritonserver, would crash
+
+
+def test_a_request_on_the_control_side_of_a_rollout_is_decoded_plainly(decode: Any, engine: ScriptedEngine, make_request: Any) -> None:
+    for percent, speculation, side in ((0, False, "control"), (100, True, "")):
+        decode._speculation = Speculation(rollout=percent)
+        decode.execute([asked(make_request, Options())])
+        submitted = engine.submitted[-1][0]
+        assert (submitted.speculation, submitted.rollout_arm) == (speculation, side)

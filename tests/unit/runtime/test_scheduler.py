@@ -8,6 +8,7 @@ from builder.runtime.request import Request
 from builder.runtime.scheduler import Scheduler
 from builder.runtime.sequence import Sequence, Status
 from builder.runtime.settings import EngineSettings
+from builder.runtime.speculation import SpeculationControl
 
 
 def scheduler(**settings: int) -> Scheduler:
@@ -104,6 +105,7 @@ def test_a_short_cache_shortens_drafts_and_preempts_nobody() -> None:
     one = scheduler(num_blocks=7, max_draft_tokens=3)
     a, b = added(one, sequence(0, 4, computed=3), sequence(1, 3, computed=2))
     one.settings = EngineSettings(max_batch_size=3, max_num_tokens=60, max_draft_tokens=9)
+    one.control = SpeculationControl(one.settings, own_draft_cache=False)
     one.make_room()
     assert [limit for _, limit in one.draft_limits()] == [6, 1]
     assert one.preemptions == 0

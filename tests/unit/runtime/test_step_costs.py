@@ -56,3 +56,13 @@ def test_an_estimate_within_the_measured_counts_lies_within_the_measured_seconds
 @given(st.integers(1, 4096))
 def test_rows_of_one_bucket_differ_by_an_eighth_at_most(rows: int) -> None:
     assert rows <= bucket(rows) <= rows * 1.125
+
+
+def test_the_rows_within_a_time_are_found_on_the_line_between_what_was_measured() -> None:
+    costs = StepCosts()
+    assert costs.rows_within("target", 1.0, 512) == 512
+    costs.record("target", 1, 0.010)
+    costs.record("target", 101, 0.110)
+    assert costs.rows_within("target", 0.050, 512) == 41
+    assert costs.rows_within("target", 0.001, 512) == 1
+    assert costs.rows_within("target", 9.0, 64) == 64

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from builder.decoding.control import Reason, State, Transition
 from builder.runtime.request import Cancellation, DecodeStats, Output, Request, Usage
+from builder.runtime.speculation import ControlReport
 from builder.telemetry.catalogue import CATALOGUE
 from builder.telemetry.triton_sink import TritonSink
 
-REQUEST = Request("r", (1, 2), tenant="search")
-LAST = Output("r", (3,), usage=Usage(10, 6, 4), stats=DecodeStats("speculative", 2, 8, 6))
+REQUEST = Request("r", (1, 2), tenant="search", rollout_arm="control")
+LAST = Output("r", (3,), usage=Usage(10, 6, 4), stats=DecodeStats("speculative", 2, 8, 6, decode_seconds=0.5))
 
 
 class Families:
@@ -67,6 +69,8 @@ def report_everything(sink: TritonSink) -> None:
     sink.finished(REQUEST, LAST, 1.5)
     sink.finished(REQUEST, Output("r", (), cancellation=Cancellation.DEADLINE), 0.5)
     sink.refused("search", "queue")
+    moved = Transition(0.0, "greedy", State.SPECULATING, State.PLAIN, Reason.LOW_ACCEPTANCE, 0, 0.1, 40)
+    sink.control_read(ControlReport(State.PLAIN, 0, (moved,)))
     sink.flags_read({"speculation": False, "all": True}, broken=True)
 
 
@@ -128,6 +132,23 @@ def test_flags_and_the_state_of_their_file_are_gauges(families: Families, sink: 
     assert families.of("flag", name="speculation") == [0]
     assert families.of("flag", name="all") == [1]
     assert families.of("flags_broken") == [1]
+
+
+def test_the_state_is_one_of_three_and_transitions_are_counted_with_their_reason(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert [families.of("state", state=state) for state in ("speculating", "plain", "probing")] == [[0], [1], [0]]
+    transition = {"from": "speculating", "to": "plain", "reason": "low_acceptance"}
+    assert families.of("state_transitions", **transition) == [1]
+    assert families.of("spec_decode_draft_length") == [0]
+
+
+def test_both_sides_of_a_rollout_are_counted_apart(families: Families, sink: TritonSink) -> None:
+    report_everything(sink)
+    sink.flush()
+    assert families.of("rollout_requests", arm="control") == [1]
+    assert families.of("rollout_tokens", arm="control") == [5]
+    assert families.of("rollout_decode_seconds", arm="control") == [0.5]
 
 
 def test_the_loop_calls_nothing_of_triton_before_the_flush(families: Families, sink: TritonSink) -> None:

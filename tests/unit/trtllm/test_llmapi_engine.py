@@ -145,7 +145,9 @@ def test_a_request_without_speculation_goes_to_the_plain_instance(open_engine: O
 
 def test_the_kill_switch_moves_new_requests_and_a_tenant_may_differ(open_engine: OpenEngine) -> None:
     engine, (speculative, plain) = open_engine()
+    assert engine.control_report().draft_tokens == 3
     engine.set_switches(Switches(speculation=False))
+    assert engine.control_report().draft_tokens == 0
     assert ask(engine).last.finish_reason is FinishReason.LENGTH
     engine.set_switches(Switches(speculation=False, tenant_speculation={"search": True}))
     assert ask(engine).last.finish_reason is FinishReason.LENGTH

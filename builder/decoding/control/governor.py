@@ -1,0 +1,135 @@
+"""The control of a pipeline: one Controller for each class of sampling, and for a tenant whose acceptance stands out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from builder.decoding.control.controller import Controller
+from builder.decoding.control.member import Member
+from builder.decoding.control.round_cost import Costs, Share, seconds_per_token
+from builder.decoding.control.settings import ControlSettings
+from builder.decoding.control.state import Reason, State, Transition
+from builder.decoding.control.tenants import Scope, Tenants
+
+PIPELINE = "pipeline"
+FIRST_PLAIN = 4  # rounds before the first plain step: without one there is nothing to compare with
+PLAIN_STEPS = 2  # plain steps in a row: the first finds caches full of the draft's weights
+NEAR = 64  # tokens of backlog that a probe may catch up on
+
+
+class Governor:
+    """Asked once a step for draft lengths, and told afterwards what the step cost and won. Calls come from one thread."""
+
+    def __init__(self, settings: ControlSettings, costs: Costs) -> None:
+        self.settings = settings
+        self.state = State.SPECULATING if settings.max_draft_tokens else State.PLAIN  # of the pipeline, as of the latest batch
+        self.draft_tokens = settings.max_draft_tokens  # the largest K in force in the latest batch
+        self.allowed = True  # by the operator
+        self._costs = costs
+        self._controllers: dict[Scope, Controller] = {}
+        self._tenants = Tenants(settings)
+        self._transitions: list[Transition] = []
+        self._batch: tuple[Counter[Scope], int] = Counter(), 0  # of the latest decision
+        self._undecided = 0  # steps since then
+        self._until_plain = FIRST_PLAIN
+
+    def take_transitions(self) -> list[Transition]:
+        taken, self._transitions = self._transitions, []
+        return taken
+
+    def allow(self, now: float, allowed: bool) -> None:
+        """The operator's word for the whole pipeline."""
+        if allowed == self.allowed:
+            return
+        self.allowed = allowed
+        old, self.state = self.state, State.SPECULATING if allowed else State.PLAIN
+        self.draft_tokens = self.settings.max_draft_tokens if allowed else 0
+        for controller in self._controllers.values() if allowed else ():
+            controller.resume(now)
+        if old is not self.state:
+            self._transitions.append(Transition(now, PIPELINE, old, self.state, Reason.OPERATOR, self.draft_tokens, 0.0, 0))
+
+    def lengths(self, now: float, members: Sequence[Member], plain_rows: int) -> list[int]:
+        """K for each sequence that may be drafted for; `plain_rows` others decode in the same step."""
+        if not self.allowed or not self.settings.max_draft_tokens:
+            return [0] * len(members)
+        if not self.settings.adaptive or not members:
+            return [self.settings.max_draft_tokens] * len(members)
+        scopes = [self._tenants.scope(member) for member in members]
+        self._decide(now, Counter(scopes), plain_rows)
+        if self._plain_is_due():
+            return [0] * len(members)
+        return self._given(members, scopes)
+
+    def round_done(self, member: Member, offered: int, drafted: int, accepted: int) -> None:
+        """`offered` tokens might be drafted for it; so many were, and so many kept."""
+        self._controller(self._tenants.scope(member)).round_done(offered, drafted, accepted)
+        self._tenants.round_done(member, self._controllers, offered, drafted, accepted)
+
+    def step_done(self, seconds: float, tokens: int) -> None:
+        """The step that `lengths` was asked for took so long and won so many tokens."""
+        probing = [scope for scope in self._batch[0] if self._controller(scope).state is State.PROBING]
+        if probing and tokens:
+            counts, plain_rows = self._batch
+            plain = seconds_per_token((), counts.total() + plain_rows, self._costs) or 0.0
+            for scope in probing:
+                self._controllers[scope].charge((seconds - tokens * plain) / len(probing))
+
+    def state_of(self, member: Member) -> State:
+        if not self.allowed or not self.settings.max_draft_tokens:
+            return State.PLAIN
+        return self._controller(self._tenants.scope(member)).state if self.settings.adaptive else State.SPECULATING
+
+    def _decide(self, now: float, counts: Counter[Scope], plain_rows: int) -> None:
+        """At every eighth step, at every step of a probe, and when the batch is another."""
+        self._undecided += 1
+        controllers = {scope: self._controller(scope, now) for scope in counts}
+        probing = any(controller.state is State.PROBING for controller in controllers.values())
+        if not probing and self._undecided < self.settings.decide_every and (counts, plain_rows) == self._batch:
+            return
+        self._batch, self._undecided = (counts, plain_rows), 0
+        for scope, controller in controllers.items():
+            others = [_share(counts[other], c) for other, c in controllers.items() if other != scope]
+
+            def quote(
+                k: int, survival: Sequence[float], scope: Scope = scope, c: Controller = controller, others: Sequence[Share] = others
+            ) -> float | None:
+                mine = Share(counts[scope], k, tuple(survival), c.window.fill)
+                return seconds_per_token((mine, *others), plain_rows, self._costs)
+
+            controller.decide(now, counts[scope], quote)
+        self.draft_tokens = max(controller.draft_tokens for controller in controllers.values())
+        states = {controller.state for controller in controllers.values()}
+        self.state = next(state for state in (State.SPECULATING, State.PROBING, State.PLAIN) if state in states)
+
+    def _plain_is_due(self) -> bool:
+        """Two plain steps after every hundred rounds: drafts are judged by what plain steps cost now, not long ago."""
+        if not self.draft_tokens or self.state is not State.SPECULATING:
+            return False
+        self._until_plain -= 1
+        if self._until_plain < -PLAIN_STEPS:
+            self._until_plain = self.settings.plain_every
+            self._undecided = self.settings.decide_every  # the next step knows what plain costs now
+        return self._until_plain < 0
+
+    def _given(self, members: Sequence[Member], scopes: Sequence[Scope]) -> list[int]:
+        """A probe leaves out sequences whose draft has much to catch up on, unless all have: then the nearest goes alone."""
+        given = []
+        nearest: dict[Scope, int] = {}
+        for member, scope in zip(members, scopes, strict=True):
+            nearest[scope] = min(member.backlog, nearest.get(scope, member.backlog))
+        for member, scope in zip(members, scopes, strict=True):
+            controller = self._controllers[scope]
+            far = controller.state is State.PROBING and member.backlog > max(NEAR, nearest[scope])
+            given.append(0 if far else controller.draft_tokens)
+        return given
+
+    def _controller(self, scope: Scope, now: float = 0.0) -> Controller:
+        if scope not in self._controllers:
+            self._controllers[scope] = Controller(scope.name, self.settings, now, self._transitions.append)
+        return self._controllers[scope]
+
+
+def _share(sequences: int, controller: Controller) -> Share:
+    return Share(sequences, controller.draft_tokens, controller.window.survival(), controller.window.fill)

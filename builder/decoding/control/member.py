@@ -1,0 +1,31 @@
+"""A decoding sequence as the control sees it, and the classes of sampling, whose acceptance differs (M12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from builder.decoding.params import SamplingParams
+
+COOL = 0.5  # temperatures up to here still agree with the draft's favourite most of the time
+
+
+class SamplingClass(StrEnum):
+    GREEDY = "greedy"
+    COOL = "cool"
+    HOT = "hot"
+
+
+def sampling_class(params: SamplingParams) -> SamplingClass:
+    if params.greedy:
+        return SamplingClass.GREEDY
+    return SamplingClass.COOL if params.temperature <= COOL else SamplingClass.HOT
+
+
+@dataclass(frozen=True)
+class Member:
+    """A sequence that may be drafted for. `backlog` counts tokens that its draft model has to run first (its cache is stale)."""
+
+    sampling: SamplingClass
+    tenant: str
+    backlog: int = 0

@@ -1,0 +1,70 @@
+"""Which tenants are decided for alone: those whose drafts are kept clearly more, or less, often than everybody's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from builder.decoding.control.acceptance_window import AcceptanceWindow
+from builder.decoding.control.member import Member, SamplingClass
+from builder.decoding.control.settings import ControlSettings
+
+EVERY = 64  # rounds of a tenant between two comparisons
+APART = 0.15  # least difference of the chance that a judged token is kept
+TOGETHER = 0.05  # below it a tenant is one of all again
+Z = 3.0  # standard errors that the difference must be
+
+
+@dataclass(frozen=True)
+class Scope:
+    sampling: SamplingClass
+    tenant: str = ""  # "" for all that have no scope of their own
+
+    @property
+    def name(self) -> str:
+        return f"{self.sampling}, tenant {self.tenant}" if self.tenant else str(self.sampling)
+
+
+class HasWindow(Protocol):
+    window: AcceptanceWindow
+
+
+class Tenants:
+    """The names come from an allow-list, so there are few."""
+
+    def __init__(self, settings: ControlSettings) -> None:
+        self._settings = settings
+        self._windows: dict[Scope, AcceptanceWindow] = {}
+        self._rounds: dict[Scope, int] = {}
+        self._alone: set[Scope] = set()
+
+    def scope(self, member: Member) -> Scope:
+        own = Scope(member.sampling, member.tenant)
+        return own if own in self._alone else Scope(member.sampling)
+
+    def round_done(self, member: Member, controllers: Mapping[Scope, HasWindow], offered: int, drafted: int, accepted: int) -> None:
+        own, everybody = Scope(member.sampling, member.tenant), Scope(member.sampling)
+        if own not in self._windows:
+            self._windows[own] = AcceptanceWindow(self._settings.max_draft_tokens, self._settings.memory)
+        self._windows[own].add(offered, drafted, accepted)
+        self._rounds[own] = self._rounds.get(own, 0) + 1
+        if self._rounds[own] % EVERY == 0 and own != everybody and everybody in controllers:
+            self._compare(own, self._windows[own], controllers[everybody].window)
+
+    def _compare(self, own: Scope, mine: AcceptanceWindow, theirs: AcceptanceWindow) -> None:
+        if not mine.judged or not theirs.judged:
+            return
+        apart = abs(mine.kept / mine.judged - theirs.kept / theirs.judged)
+        if own in self._alone:
+            if apart < TOGETHER:
+                self._alone.discard(own)
+        elif apart > APART and apart > Z * _error(mine, theirs):
+            self._alone.add(own)
+
+
+def _error(a: AcceptanceWindow, b: AcceptanceWindow) -> float:
+    """Standard error of the difference of two shares, with their common share. A fading window of weight n tells as much as 2n rounds."""
+    share = (a.kept + b.kept) / (a.judged + b.judged)
+    return math.sqrt(share * (1 - share) * (1 / (2 * a.judged) + 1 / (2 * b.judged)))

@@ -1,0 +1,107 @@
+"""The loop's side of draft-length control: sequences become members of the control's batch, measured steps become costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from builder.decoding.control import ControlSettings, Governor, Member, State, Transition, sampling_class
+from builder.runtime.sequence import Sequence
+from builder.runtime.settings import EngineSettings
+from builder.runtime.step_costs import Kind, StepCosts
+
+# Decoding sequences wait for the prompts that share their pass: it may take so many times what it would without them. The floor is an
+# inter-token p99 of 4 medians beside a neighbour's prefill.
+PREFILL_STRETCH = 2.5
+UNMEASURED_ROWS = 64  # of prompts in a pass, before any pass has shown what rows cost
+STALL = 3.0  # a pass longer than so many times its expected time was held up: it counts as that long and no longer
+
+
+@dataclass(frozen=True)
+class ControlReport:
+    """`draft_tokens` is the largest K in force; `transitions` those since the report before."""
+
+    state: State
+    draft_tokens: int
+    transitions: tuple[Transition, ...]
+
+
+class SpeculationControl:
+    """One for each engine; called by the stepping thread, or under the engine's lock."""
+
+    def __init__(self, settings: EngineSettings, *, own_draft_cache: bool) -> None:
+        self._own_draft_cache = own_draft_cache
+        self._most = settings.max_draft_tokens if settings.proposer != "none" else 0
+        self._costs = StepCosts()
+        wanted = ControlSettings(max_draft_tokens=self._most, adaptive=settings.adaptive, rearm_after=settings.rearm_after)
+        self._governor = Governor(wanted, self._costs)
+
+    def allow(self, now: float, allowed: bool) -> None:
+        self._governor.allow(now, allowed)
+
+    def report(self) -> ControlReport:
+        governor = self._governor
+        return ControlReport(governor.state, governor.draft_tokens, tuple(governor.take_transitions()))
+
+    def lengths(self, now: float, decoding: Items[Sequence], allowed: Callable[[Sequence], bool]) -> list[int]:
+        """K for each decoding sequence, 0 where it is not allowed; `tally` says so in the answer."""
+        controlled = [allowed(sequence) and not self._keeps_length(sequence) for sequence in decoding]
+        members = [self._member(sequence) for sequence, yes in zip(decoding, controlled, strict=True) if yes]
+        chosen = iter(self._governor.lengths(now, members, len(decoding) - len(members)))
+        lengths = [next(chosen) if yes else self._most * allowed(sequence) for sequence, yes in zip(decoding, controlled, strict=True)]
+        for sequence, length, yes in zip(decoding, lengths, controlled, strict=True):
+            tally = sequence.answer.tally
+            tally.draft_length = length
+            if yes:
+                tally.state = self._governor.state_of(self._member(sequence))
+            else:
+                tally.state = State.SPECULATING if length else State.PLAIN
+        return lengths
+
+    def _keeps_length(self, sequence: Sequence) -> bool:
+        """A sampled answer with a seed of the client's must come out the same again, and it depends on where drafts end: a token that was
+        drafted comes from another random number than one that was not. Its K never changes."""
+        return not sequence.request.sampling.greedy and sequence.request.sampling.seed is not None
+
+    def _member(self, sequence: Sequence) -> Member:
+        return Member(sampling_class(sequence.request.sampling), sequence.request.tenant, self._backlog(sequence))
+
+    def _backlog(self, sequence: Sequence) -> int:
+        return len(sequence.token_ids) - 1 - sequence.draft_computed if self._own_draft_cache else 0
+
+    def is_caught_up(self, limits: Items[tuple[Sequence, int]]) -> bool:
+        """Whether the drafts' time, measured next, will be that of draft steps alone. After a full acceptance the draft's own cache
+        lacks one token more, which rides along in the first step."""
+        return all(self._backlog(sequence) <= 1 for sequence, limit in limits if limit)
+
+    def drafted(self, limits: Items[tuple[Sequence, int]], seconds: float) -> None:
+        """The drafts of a round, all steps together."""
+        longest = max((limit for _, limit in limits), default=0)
+        if longest:
+            record(self._costs, "draft", sum(limit > 0 for _, limit in limits), seconds / longest)
+
+    def round_done(self, sequence: Sequence, offered: int, drafted: int, accepted: int) -> None:
+        if offered and not self._keeps_length(sequence):
+            self._governor.round_done(self._member(sequence), offered, drafted, accepted)
+
+    def rows_beside(self, decoding_rows: int, most: int) -> int:
+        """Rows of a pass that decodes so many and fills up with prompts, so that who decodes waits PREFILL_STRETCH times as long."""
+        alone, full = self._costs.seconds("target", decoding_rows), self._costs.seconds("target", most)
+        if alone is None or full is None or full <= alone:
+            return min(most, decoding_rows + UNMEASURED_ROWS)
+        return self._costs.rows_within("target", PREFILL_STRETCH * alone, most)
+
+    def prefilled(self, rows: int, seconds: float) -> None:
+        """A pass with prompts in it. Not held against stalls: nothing is known yet of passes as large as the first ones."""
+        self._costs.record("target", rows, seconds)
+
+    def decoded(self, rows: int, target_seconds: float, draft_seconds: float, tokens: int) -> None:
+        """A step without prefill: a target pass of so many rows and all that is done on the host, and the tokens won."""
+        record(self._costs, "target", rows, target_seconds)
+        self._governor.step_done(target_seconds + draft_seconds, tokens)
+
+
+def record(costs: StepCosts, kind: Kind, rows: int, seconds: float) -> None:
+    expected = costs.seconds(kind, rows)
+    costs.record(kind, rows, seconds if expected is None else min(seconds, STALL * expected))

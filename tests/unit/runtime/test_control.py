@@ -1,0 +1,100 @@
+"""The control inside the loop: K follows what is measured, tokens stay the same, and acceptance returns with the draft."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from builder.decoding.control import State
+from builder.decoding.params import SamplingParams
+from builder.runtime.speculation import STALL, record
+from builder.runtime.step_costs import StepCosts
+from builder.runtime.switches import Switches
+from tests.unit.runtime.harness import Bench, plain_greedy
+
+torch.set_num_threads(1)
+LONG = SamplingParams(max_tokens=57)
+
+
+def forced(bench: Bench, *lengths: int) -> None:
+    """Let the control answer with these lengths in turn, over and over, whatever this machine's passes cost."""
+    steps = iter(lengths * 1000)
+    bench.scheduler.control._governor.lengths = lambda now, members, plain: [next(steps)] * len(members)
+
+
+@pytest.mark.parametrize("shared_kv", [True, False])
+@pytest.mark.parametrize("lengths", [(0, 3, 1, 0, 0, 4), (4, 0), (1,)])
+def test_whatever_k_the_control_chooses_greedy_tokens_are_the_same(shared_kv: bool, lengths: tuple[int, ...]) -> None:
+    bench = Bench(proposer="draft_model", shared_kv=shared_kv, max_draft_tokens=4, adaptive=True)
+    forced(bench, *lengths)
+    for name in "ab":
+        bench.submit(name, (1, 2, ord(name) % 11), LONG)
+    bench.run(audit=True)
+    for name in "ab":
+        assert bench.tokens(name) == plain_greedy((1, 2, ord(name) % 11), 57)
+
+
+@pytest.mark.parametrize("shared_kv", [True, False])
+def test_after_a_pause_the_same_sequence_is_accepted_as_before(shared_kv: bool) -> None:
+    """A twin of the target is always right, unless its cache is stale."""
+    bench = Bench(proposer="draft_model", noise=0.0, shared_kv=shared_kv, max_draft_tokens=3, adaptive=True)
+    if not shared_kv:
+        bench.engine._decoder._drafter._runner = bench.draft = twin = type(bench.target)(11)
+        twin.allocate_cache(bench.settings.num_blocks, bench.settings.block_size)
+    forced(bench, 3, 3, 0, 0, 0, 0, 0, 0, 3, 3)
+    bench.submit("a", (1, 2, 3), LONG)
+    bench.run(audit=True)
+    stats = bench.last("a").stats
+    assert stats is not None
+    assert stats.num_draft_tokens == stats.num_accepted_draft_tokens > 12
+
+
+def test_the_loop_tells_the_control_what_was_kept_and_what_it_cost() -> None:
+    bench = Bench(proposer="draft_model", noise=0.0, max_draft_tokens=3, adaptive=True)
+    forced(bench, 3)
+    bench.submit("a", (1, 2, 3), LONG)
+    bench.run()
+    control = bench.scheduler.control
+    (controller,) = control._governor._controllers.values()
+    assert controller.window.survival()[2] > 0.8
+    assert control._costs.seconds("target", 4) is not None
+    assert control._costs.seconds("draft", 1) is not None
+
+
+def test_an_answer_says_in_which_state_and_with_which_k_it_ended() -> None:
+    bench = Bench(proposer="draft_model", max_draft_tokens=3, adaptive=True)
+    forced(bench, 2)
+    bench.submit("a", (1, 2, 3), LONG)
+    bench.run()
+    stats = bench.last("a").stats
+    assert stats is not None
+    assert (stats.state, stats.draft_length) == ("speculating", 2)
+
+
+def test_a_sampled_answer_with_a_seed_keeps_its_k_and_comes_out_the_same() -> None:
+    seeded = SamplingParams(max_tokens=40, temperature=1.0, seed=7)
+    answers = []
+    for lengths in ((0,), (3, 0, 1)):
+        bench = Bench(proposer="draft_model", max_draft_tokens=3, adaptive=True)
+        forced(bench, *lengths)
+        bench.submit("a", (1, 2, 3), seeded)
+        bench.run()
+        answers.append(bench.tokens("a"))
+    assert answers[0] == answers[1]
+
+
+def test_the_operators_word_is_a_transition_of_the_report() -> None:
+    bench = Bench(proposer="draft_model", max_draft_tokens=3, adaptive=True)
+    bench.engine.set_switches(Switches(speculation=False))
+    report = bench.engine.control_report()
+    assert (report.state, report.draft_tokens) == (State.PLAIN, 0)
+    assert [(found.old, found.new, found.reason) for found in report.transitions] == [("speculating", "plain", "operator")]
+    assert bench.engine.control_report().transitions == ()
+
+
+def test_a_stalled_pass_counts_as_a_slow_one_and_no_more() -> None:
+    costs = StepCosts()
+    for _ in range(16):
+        record(costs, "target", 1, 0.01)
+    record(costs, "target", 1, 10.0)
+    assert costs.seconds("target", 1) == pytest.approx(0.01 + (STALL - 1) * 0.01 / 16)
