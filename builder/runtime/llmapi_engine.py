@@ -165,7 +165,8 @@ class LlmApiEngine:
             self._finish(request, answer.abandon(f"{type(error).__name__}: {error}"), on_output)
 
     async def _generate(self, request: Request, answer: Answer, token_ids: list[int], on_output: Callable[[Output], None]) -> None:
-        llm, answer.tally.speculating = self._instance(request)
+        llm, speculates = self._instance(request)
+        answer.tally.state = State.SPECULATING if speculates else State.PLAIN
         generation = llm.generate_async(token_ids[:], self._sampling(request), streaming=True)
         seen, ended = 0, False
         try:
