@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.cli import align, bench, build, demo, doctor, drill, flags, generate, init, plan, schema, serve
+from builder.cli import align, bench, build, demo, doctor, drill, flags, generate, init, loadtest, plan, schema, serve
 from builder.cli.console import err, print_error
 from builder.errors import TandemError
 
@@ -38,6 +38,7 @@ app.command("generate")(generate.generate)
 app.add_typer(flags.app, name="flags")
 app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
+app.command("loadtest")(loadtest.loadtest)
 app.command("demo")(demo.demo)
 
 

@@ -13,6 +13,7 @@ from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
 from builder.spec.section import Section, conflict
 from builder.spec.serving import Serving
+from builder.spec.slo import Slo
 from builder.spec.speculation import Speculation
 from builder.spec.target import Target
 
@@ -34,6 +35,7 @@ class PipelineSpec(Section):
     speculation: Speculation = Field(default_factory=Speculation, description="Who proposes tokens, and how many.")
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
+    slo: Slo = Field(default_factory=Slo, description="What users are promised: 95th percentiles of latency.")
     chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant.")
 
     @model_validator(mode="after")
