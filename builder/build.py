@@ -22,6 +22,7 @@ from builder.compile.torch_aot import folder as engine_folder
 from builder.compile.torch_aot.engine import Packer, WeightType
 from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
 from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, folder_name, source_fingerprint
+from builder.errors import CheckError
 from builder.plan.make import make_plan
 from builder.quality.gates import SKIPPED
 from builder.quality.staged import verify_staged
@@ -144,6 +145,9 @@ def build_pipeline(
     started, progress, cache = clock(), progress or NoProgress(), cache or default_cache()
     pipeline = load_pipeline(path)
     progress.stage("plan", 1)
+    if pipeline.spec.engine.chosen_backend != "torch_aot":
+        what = f"engine.backend {pipeline.spec.engine.backend} is not built or served on this machine"
+        raise CheckError(what, where=str(path), mend="`builder build` hands it over to a GPU host; here, set backend to torch_aot")
     make_plan(pipeline).require()
     progress.advance("checked")
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)

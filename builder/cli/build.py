@@ -12,10 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.spec.load import LoadedPipeline, load_pipeline
 from builder.spec.sizes import approximate_bytes
 
 if TYPE_CHECKING:  # the build imports torch: seconds that --help must not pay
     from builder.build import BuildResult
+    from builder.repository.handover import Handover
 
 
 class Bars:
@@ -54,10 +56,17 @@ def build(
     """Check a pipeline, compile its engines, verify them, and publish them as a new version. Exit 1 if a check or gate says no.
 
     The version goes live in the servers that run on the repository. Nothing is compiled or published twice: a second build
-    of the same inputs names the version that is there.
+    of the same inputs names the version that is there. For the trtllm backends it makes checkpoints, scripts and
+    configurations in build/trtllm/NAME, and says which command finishes them where.
 
     Example: `builder build pipelines/smollm2.yaml`
+
+    Example: `builder build pipelines/tiny-trtllm.yaml --json`
     """
+    loaded = load_pipeline(pipeline)
+    if loaded.spec.engine.chosen_backend != "torch_aot":
+        _hand_over(loaded, repository, json)
+        return
     from builder.build import build_pipeline
 
     with progress_bars() as bars:
@@ -66,6 +75,27 @@ def build(
         print_json(result.to_json())
     else:
         show(result)
+
+
+def _hand_over(loaded: LoadedPipeline, repository: Path, json: bool) -> None:
+    from builder.compile.cache import default_cache
+    from builder.repository.handover import hand_over
+
+    with progress_bars() as bars:
+        made = hand_over(loaded, repository.parent / "build" / "trtllm" / loaded.spec.metadata.name, default_cache(), bars)
+    if json:
+        print_json(made.to_json())
+    else:
+        _show_handover(made)
+
+
+def _show_handover(made: Handover) -> None:
+    table = Table("checkpoint", "format", "layers", "size", "source", box=None, pad_edge=False)
+    for role, told in made.checkpoints.items():
+        table.add_row(role, told["format"], str(told["layers"] or "all"), approximate_bytes(told["bytes"]), told["source"])
+    out.print(table)
+    standing = "Its engines are compiled." if made.engines_built_here else f"{made.pipeline} is not servable yet: that takes a GPU."
+    out.print(f"{standing} {made.next_step}.", soft_wrap=True)
 
 
 @contextmanager

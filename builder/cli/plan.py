@@ -14,7 +14,7 @@ from builder.spec.load import load_pipeline
 from builder.spec.sizes import approximate_bytes
 
 if TYPE_CHECKING:  # the plan opens checkpoints and so imports torch: seconds that --help and init must not pay
-    from builder.plan.cost import Prediction
+    from builder.plan.forecast import Forecast
     from builder.plan.report import Measured, Plan
 
 
@@ -28,9 +28,12 @@ def plan(
 ) -> None:
     """Check a pipeline against its models and this machine; exit 1 if a check fails. Compiles nothing.
 
-    With measured numbers it also predicts the speed-up of speculation.
+    With measured numbers, here or in speculation.measured, it also predicts the speed-up of speculation; for a GPU it
+    predicts from the published figures as well. The GPU need not be here, nor the weights if target.model says their shape.
 
     Example: `builder plan pipelines/smollm2.yaml`
+
+    Example: `builder plan pipelines/llama-7b-a100.yaml --json`
 
     Example: `builder plan pipelines/smollm2.yaml --acceptance 0.8 --plain-ms 30 --draft-ms 1.5 --verify-ms 35`
     """
@@ -64,16 +67,36 @@ def _show(made: Plan) -> None:
         memory.add_row(item.name, approximate_bytes(item.size), item.how)
     memory.add_row("[bold]total[/]", approximate_bytes(made.memory.total), f"of {approximate_bytes(made.memory.capacity)}")
     out.print(findings_table(made.findings), "", memory, "", sep="\n")
+    out.print(
+        f"Memory allows a batch of {made.largest.batch} at this max_seq_len, or {made.largest.seq_len} tokens at this max_batch_size."
+    )
+    if made.devices:
+        out.print(_devices(made))
     if made.byte_bound_break_even is not None:
         out.print(f"Break-even acceptance if reading weights were the only cost: {made.byte_bound_break_even:.2f}.")
-    if made.prediction:
-        _show_prediction(made.prediction)
+    if made.predicted:
+        _show_forecast(made.predicted)
+    if made.roofline and made.roofline is not made.predicted:
+        _show_forecast(made.roofline)
 
 
-def _show_prediction(prediction: Prediction) -> None:
-    least = "never pays" if prediction.break_even is None else f"pays from acceptance {prediction.break_even:.2f}"
-    out.print(
-        f"Predicted with acceptance {prediction.acceptance:.2f} and {prediction.draft_tokens} drafted tokens: "
-        f"{prediction.tokens_per_round:.2f} tokens a round of {prediction.round_time * 1e3:.1f} ms, "
-        f"{prediction.time_per_token * 1e3:.1f} ms a token, {prediction.speed_up:.2f}x; {least}."
-    )
+def _devices(made: Plan) -> Table:
+    """The same pipeline on every kind of GPU."""
+    table = Table("GPU", "largest batch", "longest context", box=None, pad_edge=False)
+    for name, room in made.devices.items():
+        table.add_row(name, str(room.batch or "does not fit"), str(room.seq_len or "does not fit"))
+    return table
+
+
+def _show_forecast(forecast: Forecast) -> None:
+    break_even, made = forecast.break_even, forecast.prediction
+    least = "never pays" if break_even is None else f"pays from acceptance {break_even:.2f}"
+    if made is None:
+        out.print(f"By {forecast.source} times it {least}; give an acceptance to predict the speed-up.")
+    else:
+        out.print(
+            f"By {forecast.source} times, with acceptance {made.acceptance:.2f} and {made.draft_tokens} drafted tokens: "
+            f"{made.tokens_per_round:.2f} tokens a round of {made.round_time * 1e3:.1f} ms, "
+            f"{made.time_per_token * 1e3:.1f} ms a token, {made.speed_up:.2f}x; {least}."
+        )
+    out.print(f"  It leaves out: {forecast.to_json()['leaves_out']}.", soft_wrap=True)

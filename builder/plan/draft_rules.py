@@ -18,13 +18,18 @@ def vocab_match(context: PlanContext) -> Finding:
     ours, theirs = context.target.vocab_size, context.draft.vocab_size
     if ours == theirs:
         return Finding("vocab-match", True, f"both models have {ours:,} tokens")
-    return Finding("vocab-match", False, f"the target has {ours:,} tokens, the draft {theirs:,}", _RELATED)
+    mend = _RELATED
+    if context.target_tokenizer == context.draft_tokenizer and context.target_tokenizer is not None:
+        mend = "They share a tokenizer but pad it differently: use `same`, or a draft whose config.json has the target's vocab_size"
+    return Finding("vocab-match", False, f"the target has {ours:,} tokens, the draft {theirs:,}", mend)
 
 
 def tokenizer_match(context: PlanContext) -> Finding:
     """Equal vocabulary sizes are not enough: the same id must be the same text."""
     if context.draft is None:
         return Finding("tokenizer-match", True, "no draft")
+    if context.target_tokenizer is None or context.draft_tokenizer is None:
+        return Finding("tokenizer-match", True, "not compared: a tokenizer is not on this machine; `build` compares them")
     if context.target_tokenizer == context.draft_tokenizer:
         return Finding("tokenizer-match", True, "both models have the same tokenizer")
     return Finding("tokenizer-match", False, "target and draft have different tokenizers", _RELATED)

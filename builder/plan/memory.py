@@ -5,29 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from builder.plan import gpu_memory
 from builder.plan.context import PlanContext
-from builder.plan.parameters import DTYPE_BYTES, FLOAT32_BYTES, count_parameters, dense_bytes, int4_bytes
+from builder.plan.memory_item import MemoryItem
+from builder.plan.parameters import (
+    DTYPE_BYTES,
+    FLOAT32_BYTES,
+    activation_width,
+    cache_bytes_per_token,
+    count_parameters,
+    dense_bytes,
+    int4_bytes,
+)
 from builder.spec.sizes import approximate_bytes
-from builder.spec.target import Dtype
-from builder.weights.config import ModelConfig
 
 RESERVE = "runtime reserve"
 RUNTIME_RESERVE = 1 << 30  # bytes; allowance for Triton, three Python processes with their libraries, and buffers of the network
 
 
 @dataclass(frozen=True)
-class MemoryItem:
-    """`how` is the arithmetic in words, so that a reader can redo it."""
-
-    name: str
-    size: int  # bytes
-    how: str
-
-
-@dataclass(frozen=True)
 class MemoryFit:
     items: tuple[MemoryItem, ...]
-    capacity: int  # bytes of the host or container
+    capacity: int  # bytes of the host or container, or of one GPU
     kv_blocks: int  # blocks the cache will have
     kv_tokens: int  # positions in those blocks
 
@@ -48,14 +47,12 @@ class MemoryFit:
 def memory_fit(context: PlanContext) -> MemoryFit:
     """Weights, KV caches, activations and the runtime's reserve, in bytes."""
     blocks = kv_blocks(context)
+    if context.device is not None:
+        positions = blocks * context.spec.engine.kv_cache.block_size
+        return MemoryFit(gpu_memory.items(context, positions), context.device.memory, blocks, positions)
     items = [*_target_weights(context), *_draft_weights(context), _cache(context, blocks), *_activations(context)]
     items.append(MemoryItem(RESERVE, RUNTIME_RESERVE, "Triton, Python processes and libraries, a fixed allowance"))
     return MemoryFit(tuple(items), context.host.memory, blocks, blocks * context.spec.engine.kv_cache.block_size)
-
-
-def cache_bytes_per_token(config: ModelConfig, dtype: Dtype) -> int:
-    """Keys and values of one position in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPE_BYTES[dtype]
 
 
 def cache_block_bytes(context: PlanContext) -> int:
@@ -75,6 +72,8 @@ def kv_blocks(context: PlanContext) -> int:
 
 def target_read_bytes(context: PlanContext) -> int:
     """Weight bytes of one target pass, whatever its rows. The embedding is a look-up of single rows and not among them."""
+    if context.device is not None:
+        return gpu_memory.target_bytes(context)
     count = count_parameters(context.target)
     return dense_bytes(count.linear + count.head, context.spec.target.dtype) + count.vectors * FLOAT32_BYTES
 
@@ -83,6 +82,8 @@ def draft_read_bytes(context: PlanContext) -> int | None:
     """Weight bytes of one draft step; None without a draft."""
     if context.cut_draft is None or context.spec.draft is None:
         return None
+    if context.device is not None:
+        return gpu_memory.draft_bytes(context)
     count = count_parameters(context.cut_draft)
     return int4_bytes(count.linear + _draft_head(context), context.spec.draft.quantization) + count.vectors * FLOAT32_BYTES
 
@@ -118,12 +119,10 @@ def _cache(context: PlanContext, blocks: int) -> MemoryItem:
 
 
 def _activations(context: PlanContext) -> list[MemoryItem]:
-    engine, model = context.spec.engine, context.target
-    width = 4 * model.hidden_size + 3 * model.intermediate_size + (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    drafted = context.spec.speculation.max_draft_tokens if context.spec.speculation.proposer != "none" else 0
+    engine, model, drafted = context.spec.engine, context.target, context.draft_tokens
     # A checked row needs its logits and the distribution made of them; a drafted token keeps the distribution it was drawn from.
     rows = engine.max_batch_size * (2 * (drafted + 1) + drafted)
-    hidden = _float32_rows("activations", engine.max_num_tokens, width, "values")
+    hidden = _float32_rows("activations", engine.max_num_tokens, activation_width(model), "values")
     return [hidden, _float32_rows("logits", rows, model.vocab_size, "tokens")]
 
 

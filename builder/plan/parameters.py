@@ -44,6 +44,17 @@ def count_parameters(config: ModelConfig) -> Parameters:
     )
 
 
+def cache_bytes_per_token(config: ModelConfig, dtype: Dtype) -> int:
+    """Keys and values of one position in all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * DTYPE_BYTES[dtype]
+
+
+def activation_width(config: ModelConfig) -> int:
+    """Values a row holds at once inside a layer: residual, norm, attention and MLP."""
+    attention = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    return 4 * config.hidden_size + 3 * config.intermediate_size + attention
+
+
 def dense_bytes(weights: int, dtype: Dtype) -> int:
     return weights * DTYPE_BYTES[dtype]
 

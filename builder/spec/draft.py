@@ -53,6 +53,12 @@ class Draft(Section):
         description="`same` makes the draft from the target's own weights and lets it share the target's KV cache. "
         "Otherwise a reference like target.weights; the vocabulary and tokenizer must match the target's.",
     )
+    model: str | None = Field(
+        default=None,
+        pattern=WEIGHTS_PATTERN,
+        description="Shape of the model for `plan` on a machine without the weights: a known model such as llama-3.1-8b, or a config.json. "
+        "Where the weights are there, they count.",
+    )
     quantization: Quantization = Field(default_factory=Quantization, description="How the draft's linear layers are packed.")
     layers: Literal["all"] | Annotated[int, Field(ge=1)] = Field(
         default="all",

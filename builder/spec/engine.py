@@ -6,10 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from builder.spec.gpu import Gpu
 from builder.spec.section import Section, conflict
 from builder.spec.sizes import ByteSize
+from builder.spec.tensorrt_llm import TensorRtLlm
 
 Core = Annotated[int, Field(ge=0, le=8191)]
+Backend = Literal["torch_aot", "trtllm-engine", "trtllm-llmapi"]
 InstructionSet = Literal["auto", "amx", "avx512", "avx2", "generic"]
 SMALLEST_CACHE = 1 << 20  # bytes; below this a unit was mistaken
 
@@ -42,10 +45,14 @@ class KvCache(Section):
 class Engine(Section):
     """Where and how the models run. These limits belong to the server; requests cannot raise them."""
 
-    backend: Literal["torch_aot", "auto"] = Field(
+    backend: Backend | Literal["auto"] = Field(
         default="torch_aot",
-        description="torch_aot: compiled PyTorch engine, no GPU needed. auto: the best backend this machine has.",
+        description="torch_aot: compiled PyTorch engine, no GPU needed. trtllm-engine: TensorRT-LLM 1.2 engines behind Triton's "
+        "tensorrtllm backend. trtllm-llmapi: TensorRT-LLM 1.2 and newer through its LLM class. "
+        "auto: trtllm-llmapi where a GPU is named, else torch_aot.",
     )
+    gpu: Gpu | None = Field(default=None, description="GPUs that serve, for the trtllm backends; null: none.")
+    tensorrt_llm: TensorRtLlm | None = Field(default=None, description="Settings of the trtllm backends; null: the defaults.")
     device: Literal["cpu"] = Field(default="cpu", description="Device the engine runs on.")
     instruction_set: InstructionSet = Field(
         default="auto",
@@ -95,3 +102,27 @@ class Engine(Section):
                 "Choose a smaller block_size",
             )
         return self
+
+    @model_validator(mode="after")
+    def _backend_agrees(self) -> Self:
+        if self.chosen_backend == "torch_aot":
+            if key := next((key for key in ("gpu", "tensorrt_llm") if getattr(self, key) is not None), None):
+                what = f"engine.{key} is set, but engine.backend {self.backend} runs on the CPU"
+                raise conflict(key, what, "Set backend to trtllm-engine or trtllm-llmapi, or leave it out")
+        elif self.gpu is None:
+            raise conflict(
+                "backend", f"engine.backend {self.backend} needs engine.gpu", "Name the GPUs that serve: gpu: {name: H100, count: 1}"
+            )
+        return self
+
+    @property
+    def chosen_backend(self) -> Backend:
+        """The backend that `auto` stands for."""
+        if self.backend != "auto":
+            return self.backend
+        return "torch_aot" if self.gpu is None else "trtllm-llmapi"
+
+    @property
+    def trt(self) -> TensorRtLlm:
+        """Settings of the trtllm backends, the defaults where none are given."""
+        return self.tensorrt_llm or TensorRtLlm()

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from builder.spec.durations import Duration
+from builder.spec.measured import Measured
 from builder.spec.section import Section
 
 Proposer = Literal["draft_model", "ngram", "hybrid", "none"]
@@ -42,6 +43,9 @@ class Speculation(Section):
         ge=1,
         le=16,
         description="K: most tokens proposed in a round. One target pass checks them all.",
+    )
+    measured: Measured | None = Field(
+        default=None, description="Acceptance and step times measured elsewhere; `plan` predicts with them. null: it estimates."
     )
 
     control: Control = Field(default_factory=Control, description="How many tokens are drafted, decided while serving.")

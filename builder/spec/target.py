@@ -20,6 +20,12 @@ class Target(Section):
         description="A Hugging Face folder, a .gguf file, or package:DISTRIBUTION/FILE.gguf for a file of an installed package. "
         "Relative paths start at this file's folder.",
     )
+    model: str | None = Field(
+        default=None,
+        pattern=WEIGHTS_PATTERN,
+        description="Shape of the model for `plan` on a machine without the weights: a known model such as llama-3.1-8b, or a config.json. "
+        "Where the weights are there, they count.",
+    )
     dtype: Dtype = Field(
         default="bfloat16",
         description="Number format the target computes with. float32 doubles memory and step time; use it to compare with a reference.",

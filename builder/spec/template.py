@@ -9,6 +9,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from builder.errors import SpecError
 from builder.spec.metadata import NAME_MAX, NAME_PATTERN, Metadata
@@ -47,10 +48,32 @@ def _section(section: BaseModel, depth: int) -> Iterator[str]:
             yield from _section(value, depth + 1)
         else:
             yield f"{indent}{key}: {_flow(values[key])}"
+            if value is None and (inner := _optional(field)) is not None:
+                yield from (f"{indent}# {line}" for line in _unset(inner, 1))
             for kind in get_args(field.annotation):
                 if get_origin(field.annotation) is dict and isinstance(kind, type) and issubclass(kind, Section):
                     yield f"{indent}#   NAME:"
                     yield from (f"{indent}# {line}" for line in _section(kind(), 2))
+
+
+def _optional(field: FieldInfo) -> type[Section] | None:
+    """The section that a key may hold and does not."""
+    return next((kind for kind in get_args(field.annotation) if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def _unset(section: type[Section], depth: int) -> Iterator[str]:
+    """The keys of a section that is null, with their defaults; a required one with what it may be."""
+    indent = "  " * depth
+    for key, field in section.model_fields.items():
+        yield from (f"{indent}# {line}" for line in textwrap.wrap(str(field.description), _WIDTH - 4 - len(indent)))
+        default = field.get_default(call_default_factory=True) if not field.is_required() else None
+        if isinstance(default, Section):
+            yield f"{indent}{key}:"
+            yield from _unset(type(default), depth + 1)
+        elif field.is_required():
+            yield f"{indent}{key}: {' | '.join(map(str, get_args(field.annotation))) or 0}"
+        else:
+            yield f"{indent}{key}: {_flow(default)}"
 
 
 def _flow(value: Any) -> str:

@@ -43,6 +43,14 @@ def resolve(ref: str, base: Path) -> Source:
     return Source(ref, path)
 
 
+def available(ref: str, base: Path) -> bool:
+    """Something is there under this reference; whether it can be read is seen when it is opened."""
+    try:
+        return resolve(ref, base).path.exists()
+    except WeightsError:
+        return False
+
+
 def refuse_pointer(path: Path) -> None:
     """Raise WeightsError when `path` is a Git LFS pointer, cannot be read, or is empty."""
     try:

@@ -28,6 +28,11 @@ class DecodeEngine(Protocol):
 
 def load(version_folder: Path, observer: Observer) -> DecodeEngine:
     """The engine of `<p>_decode/N/`, not started. EngineError when it cannot run on this machine."""
+    spec = read_spec(version_folder)
+    if spec.engine.chosen_backend == "trtllm-llmapi":
+        from builder.repository.llmapi import open_llmapi
+
+        return open_llmapi(version_folder, spec, observer=observer)
     from builder.repository.engine import open_engine  # torch: importing this module must not cost it
 
-    return open_engine(version_folder, read_spec(version_folder), observer=observer, version=version_folder.name)
+    return open_engine(version_folder, spec, observer=observer, version=version_folder.name)

@@ -112,7 +112,9 @@ def test_plan_predicts_from_measured_milliseconds(run: Any, planned: list[Any]) 
 
 
 def test_doctor_exits_1_when_something_is_missing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda serving: [Finding("compiler", False, f"none for {serving.http_port}", "Install [g++]")])
+    monkeypatch.setattr(
+        doctor, "examine", lambda serving, engine=None: [Finding("compiler", False, f"none for {serving.http_port}", "Install [g++]")]
+    )
     code, out, _ = run("doctor", DEMO)
     assert code == 1
     assert "none for 8000. Install [g++]." in out  # brackets are text, not markup

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ SMOLLM2 = ModelConfig(
     rope_theta=100000.0,
     tie_word_embeddings=True,
 )
+BASE = Path()
 HOST = Host(memory=16 << 30, cores=2, instruction_sets=("avx2", "generic"))
 
 MakeContext = Callable[..., PlanContext]
@@ -42,13 +44,14 @@ def make_context() -> MakeContext:
         draft_model: dict[str, Any] | None = None,
         draft_tokenizer: str = "same",
         host: Host = HOST,
+        base_models: tuple[ModelConfig, ModelConfig | None] = (SMOLLM2, None),
         **sections: Any,
     ) -> PlanContext:
         spec = PipelineSpec.model_validate(
             {"metadata": {"name": "demo", "owner": "team"}, "target": {"weights": "t.gguf"}} | sections,
         )
-        target = dataclasses.replace(SMOLLM2, **(target_model or {}))
-        draft = dataclasses.replace(target, **(draft_model or {})) if spec.used_draft else None
+        target = dataclasses.replace(base_models[0], **(target_model or {}))
+        draft = dataclasses.replace(base_models[1] or target, **(draft_model or {})) if spec.used_draft else None
         return PlanContext(spec, target, draft, "same", draft_tokenizer if draft else None, host)
 
     return make

@@ -57,4 +57,5 @@ def test_a_draft_that_no_proposer_asks_for_is_not_opened(opened: list[str]) -> N
 
 def test_measured_numbers_give_a_prediction(opened: list[str]) -> None:
     plan = make.make_plan(loaded(), host=HOST, measured=Measured(0.8, StepTimes(0.030, 0.0015, 0.035)))
-    assert plan.prediction is not None and plan.prediction.speed_up == pytest.approx(2.46, abs=0.005)
+    assert plan.predicted is not None and plan.predicted.prediction is not None
+    assert plan.predicted.prediction.speed_up == pytest.approx(2.46, abs=0.005)

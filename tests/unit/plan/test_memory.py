@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from builder.plan.memory import cache_bytes_per_token, kv_blocks, memory_fit
-from builder.plan.parameters import count_parameters, int4_bytes
+from builder.plan.memory import kv_blocks, memory_fit
+from builder.plan.parameters import cache_bytes_per_token, count_parameters, int4_bytes
 from builder.spec.draft import Quantization
 from builder.weights.config import ModelConfig
 

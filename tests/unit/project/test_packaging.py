@@ -21,22 +21,28 @@ def requirements(file: str) -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def declared() -> list[Requirement]:
+APART = {"trtllm": "requirements-trtllm.txt"}  # extras with an environment, and so pins, of their own
+
+
+def declared() -> list[tuple[Requirement, str]]:
+    """Each declared package and the file that pins it."""
     project = PROJECT["project"]
-    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
-    return [Requirement(line) for line in (*PROJECT["build-system"]["requires"], *project["dependencies"], *extras)]
+    ours = [(line, "constraints.txt") for line in (*PROJECT["build-system"]["requires"], *project["dependencies"])]
+    extras = project["optional-dependencies"].items()
+    theirs = [(line, APART.get(extra, "constraints.txt")) for extra, lines in extras for line in lines]
+    return [(Requirement(line), file) for line, file in (*ours, *theirs)]
 
 
-@pytest.mark.parametrize("requirement", declared(), ids=str)
-def test_every_declared_package_is_pinned_to_a_version_it_allows(requirement: Requirement) -> None:
-    pins = {canonicalize_name(pin.name): pin for pin in requirements("constraints.txt")}
+@pytest.mark.parametrize(("requirement", "file"), declared(), ids=str)
+def test_every_declared_package_is_pinned_to_a_version_it_allows(requirement: Requirement, file: str) -> None:
+    pins = {canonicalize_name(pin.name): pin for pin in requirements(file)}
     pin = pins.get(canonicalize_name(requirement.name))
-    assert pin is not None, f"{requirement.name} is missing in constraints.txt"
+    assert pin is not None, f"{requirement.name} is missing in {file}"
     (version,) = pin.specifier
     assert requirement.specifier.contains(version.version)
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "requirements-models.txt"])
+@pytest.mark.parametrize("file", ["constraints.txt", "requirements-models.txt", "requirements-trtllm.txt"])
 def test_every_pin_is_exact_and_free_of_local_version_labels(file: str) -> None:
     for pin in requirements(file):
         assert re.fullmatch(r"==[^+*]+", str(pin.specifier)), f"{pin} in {file}"

@@ -1,0 +1,84 @@
+"""The hand-over folder itself: written beside its place, then renamed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from builder.compile.trtllm.scripts import BUILD_SCRIPT, LAUNCH_SCRIPT, REPOSITORY, STAMP_SCRIPT, build_script, launch_script
+from builder.plan.context import PlanContext
+from builder.plan.trtllm.flags import Role
+from builder.repository import config_pbtxt
+from builder.repository.files import link_tree, sync_folder, write_atomically
+from builder.repository.llmapi import ARGUMENTS, write_arguments
+from builder.repository.publish import Release, publish
+from builder.repository.tokenizer import tokenizer_texts
+from builder.repository.trtllm_configs import EngineModels, engine_configs
+from builder.weights import TokenizerFiles
+
+SUMMARY = "handover.json"
+
+
+def write_folder(
+    folder: Path, context: PlanContext, checkpoints: Mapping[Role, Path], tokenizer: TokenizerFiles, summary: Mapping[str, Any]
+) -> None:
+    """Beside its place and renamed: readers see the whole old folder or the whole new one."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        staged.chmod(0o755)
+        if context.spec.engine.chosen_backend == "trtllm-engine":
+            for role, source in checkpoints.items():
+                link_tree(source, staged / "checkpoints" / role)
+            _write_engine_models(staged, context)
+        else:
+            _publish(staged, context, checkpoints, tokenizer)
+        write_atomically(staged / SUMMARY, json.dumps(summary, indent=2) + "\n")
+        _replace(folder, staged)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_engine_models(staged: Path, context: PlanContext) -> None:
+    for model, config in engine_configs(context).items():
+        (staged / REPOSITORY / model / "1").mkdir(parents=True)
+        config_pbtxt.write(staged / REPOSITORY / model, config)
+    names = EngineModels.of(context.spec.metadata.name).by_role()
+    stamp = resources.files("builder.compile.trtllm").joinpath(STAMP_SCRIPT).read_text(encoding="utf-8")
+    texts = {BUILD_SCRIPT: build_script(context, names), LAUNCH_SCRIPT: launch_script(context, names), STAMP_SCRIPT: stamp}
+    for name, text in texts.items():
+        (staged / name).write_text(text, encoding="utf-8")
+        (staged / name).chmod(0o755)
+
+
+def _publish(staged: Path, context: PlanContext, checkpoints: Mapping[Role, Path], tokenizer: TokenizerFiles) -> None:
+    """A version like any other, whose decode model is made of tensorrt_llm.LLM. Not verified: that takes the GPU."""
+    arguments = staged / ARGUMENTS
+    arguments.mkdir()
+    write_arguments(arguments, context)
+    release = Release(
+        pipeline=context.spec.metadata.name,
+        spec=context.spec.model_dump(mode="json"),
+        fingerprints={"tokenizer": tokenizer.fingerprint, **{role: folder.name for role, folder in checkpoints.items()}},
+        tokenizer=tokenizer_texts(tokenizer),
+        engines={ARGUMENTS: arguments} | {str(role): source for role, source in checkpoints.items()},
+    )
+    (staged / REPOSITORY).mkdir()
+    publish(staged / REPOSITORY, release)
+    shutil.rmtree(arguments)
+
+
+def _replace(folder: Path, staged: Path) -> None:
+    """A folder cannot be renamed over a full one: the old one steps aside first, and a kill between the two leaves it there."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    staged.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
