@@ -11,6 +11,7 @@ from builder.bench.lab import PLAIN, Lab, Setting
 from builder.bench.streams import Stream, ask, open_loop, percentile, run
 
 LONG_PROMPT, SHARED_PREFIX = 2000, 1000  # tokens
+WARM_UP = 48  # tokens of each stream before any is timed
 WARM_STEPS = 24  # chunks a stream gets before its neighbour comes: their gaps are the undisturbed ones
 
 
@@ -63,16 +64,18 @@ def measure_loads(
     blocks: int,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Load]:
-    """Each level plainly and speculatively in turn, `blocks` times; `prompts` are token ids, taken round and round."""
+    """Each level plainly and speculatively in turn, `blocks` times, after a warm-up; `prompts` are token ids, taken round and round."""
     loads = []
     settings = [PLAIN] if speculative is None else [PLAIN, speculative]
     for level in levels:
         chosen = [prompts[place % len(prompts)] for place in range(level)]
         made: dict[Setting, list[Load]] = {setting: [] for setting in settings}
+        engines = {setting: open_loop(lab, setting, level) for setting in settings}
+        for engine in engines.values():  # the draft-length control learns what steps cost while it serves
+            run(engine, [ask(engine, prompt, min(tokens, WARM_UP)) for prompt in chosen])
         for block in range(blocks):
-            for setting in settings:
+            for setting, engine in engines.items():
                 on_progress(f"{level} streams, {setting.method} ({block + 1} of {blocks})")
-                engine = open_loop(lab, setting, level)
                 streams = [ask(engine, prompt, tokens) for prompt in chosen]
                 run(engine, streams)
                 made[setting].append(_load(setting, streams))

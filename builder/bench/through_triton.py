@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from builder.errors import ServeError
 from builder.repository.ensemble import ModelNames
 from builder.serve.client import Parameters, generate
 from builder.serve.ports import free_ports
+from builder.serve.stub import memory, stub_process
 from builder.serve.triton import Triton
 
 HOST = "127.0.0.1"
@@ -112,13 +112,6 @@ def ask(url: str, model: str, prompt: Prompt, tokens: int, chat: bool) -> Stream
 
 
 def peak_memory(server: Triton, model: str) -> int | None:
-    """Most resident bytes so far (VmHWM) of the python backend's process that runs `model` for this server."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes().decode(errors="replace")
-            if "python_backend_stub" in command and server.shared_memory_prefix in command and f"/{model}/" in command:
-                found = re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
-                return int(found.group(1)) * 1024 if found else None
-        except OSError:
-            continue  # ended meanwhile, or another user's
-    return None
+    """Most resident bytes so far of the process that runs `model` for this server."""
+    process = stub_process(server, model)
+    return memory(process, "VmHWM") if process else None

@@ -11,7 +11,24 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.cli import align, bench, build, chargeback, demo, doctor, drill, exporter, flags, generate, init, plan, schema, serve, top
+from builder.cli import (
+    align,
+    bench,
+    build,
+    chargeback,
+    demo,
+    doctor,
+    drill,
+    exporter,
+    flags,
+    generate,
+    init,
+    loadtest,
+    plan,
+    schema,
+    serve,
+    top,
+)
 from builder.cli.console import err, print_error
 from builder.errors import TandemError
 
@@ -41,6 +58,7 @@ app.command("exporter")(exporter.exporter)
 app.command("top")(top.top)
 app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
+app.command("loadtest")(loadtest.loadtest)
 app.command("demo")(demo.demo)
 
 

@@ -12,7 +12,7 @@ MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/
 
 # CPU flags (as /proc/cpuinfo names them) that each engine.instruction_set needs, best first.
 INSTRUCTION_SETS = {
-    "amx": {"amx_tile", "amx_bf16", "amx_int8"},
+    "amx": {"amx_tile", "amx_bf16"},
     "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512_bf16", "avx512_vnni"},
     "avx2": {"avx2", "fma", "f16c"},
     "generic": set[str](),

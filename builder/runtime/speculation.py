@@ -13,8 +13,8 @@ from builder.runtime.step_costs import Kind, StepCosts
 
 # Decoding sequences wait for the prompts that share their pass: it may take so many times what it would without them. The floor is an
 # inter-token p99 of 4 medians beside a neighbour's prefill.
-PREFILL_STRETCH = 2.5
-UNMEASURED_ROWS = 64  # of prompts in a pass, before any pass has shown what rows cost
+PREFILL_STRETCH = 2.0
+UNMEASURED_ROWS = 32  # of prompts in a pass, before any pass has shown what rows cost
 STALL = 3.0  # a pass longer than so many times its expected time was held up: it counts as that long and no longer
 
 
@@ -87,10 +87,12 @@ class SpeculationControl:
 
     def rows_beside(self, decoding_rows: int, most: int) -> int:
         """Rows of a pass that decodes so many and fills up with prompts, so that who decodes waits PREFILL_STRETCH times as long."""
-        alone, full = self._costs.seconds("target", decoding_rows), self._costs.seconds("target", most)
-        if alone is None or full is None or full <= alone:
+        span = self._costs.span("target")
+        alone = self._costs.seconds("target", decoding_rows)
+        if span is None or alone is None or span[0] > decoding_rows:  # nobody has seen them decode alone
             return min(most, decoding_rows + UNMEASURED_ROWS)
-        return self._costs.rows_within("target", PREFILL_STRETCH * alone, most)
+        known = max(2 * int(span[1]), decoding_rows + UNMEASURED_ROWS)  # a line through two small passes may point anywhere
+        return self._costs.rows_within("target", PREFILL_STRETCH * alone, min(most, known))
 
     def prefilled(self, rows: int, seconds: float) -> None:
         """A pass with prompts in it. Not held against stalls: nothing is known yet of passes as large as the first ones."""

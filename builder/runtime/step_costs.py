@@ -58,6 +58,11 @@ class StepCosts:
         along = s0 + (s1 - s0) * (rows - r0) / (r1 - r0)
         return along if rows <= r1 else max(along, s1)
 
+    def span(self, kind: Kind) -> tuple[float, float] | None:
+        """The fewest and the most rows of a pass so far; None before the first."""
+        rows = [mean.rows for mean in self._means[kind].values()]
+        return (min(rows), max(rows)) if rows else None
+
     def rows_within(self, kind: Kind, seconds: float, most: int) -> int:
         """The most rows, up to `most`, whose pass is expected to take no longer: at least 1, and `most` when none was measured."""
         few, many = 1, most + 1

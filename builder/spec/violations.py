@@ -37,9 +37,9 @@ class Violation:
     mend: str | None
 
 
-def spec_error(error: ValidationError, document: Document) -> SpecError:
-    """One error that lists every violation of the file, in the order of its lines."""
-    found = sorted(_violations(error, document), key=lambda violation: violation.line)
+def spec_error(error: ValidationError, document: Document, root: type[Section] = PipelineSpec) -> SpecError:
+    """One error that lists every violation of the file, a `root`, in the order of its lines."""
+    found = sorted(_violations(error, document, root), key=lambda violation: violation.line)
     first = found[0]
     where = f"{document.path}:{first.line}"
     if len(found) == 1:
@@ -48,12 +48,12 @@ def spec_error(error: ValidationError, document: Document) -> SpecError:
     return SpecError("\n".join([f"{len(found)} errors", *lines]), where=where)
 
 
-def _violations(error: ValidationError, document: Document) -> Iterator[Violation]:
+def _violations(error: ValidationError, document: Document, root: type[Section]) -> Iterator[Violation]:
     by_location: dict[Location, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         by_location.setdefault(_own_location(details, document), []).append(details)
     for location, group in by_location.items():
-        yield _violation(location, group, document)
+        yield _violation(location, group, document, root)
 
 
 def _own_location(details: ErrorDetails, document: Document) -> Location:
@@ -68,21 +68,21 @@ def _own_location(details: ErrorDetails, document: Document) -> Location:
     return location
 
 
-def _violation(location: Location, group: list[ErrorDetails], document: Document) -> Violation:
+def _violation(location: Location, group: list[ErrorDetails], document: Document, root: type[Section]) -> Violation:
     first = group[0]
     line, name, context = document.line(location), _dotted(location), first.get("ctx", {})
     if first["type"] == "conflict":
         return Violation(line, context["what"], context["mend"])
     if first["type"] == "extra_forbidden":
-        return _unknown_key(location, line)
+        return _unknown_key(location, line, root)
     if first["type"] == "missing":
-        return Violation(line, f"`{name}` is missing", _about(location))
+        return Violation(line, f"`{name}` is missing", _about(location, root))
     if first["type"] == "value_error":
         return Violation(line, f"`{name}`: {context['error']}", None)
     if first["loc"][-1] == "[key]":
-        return Violation(line, f"`{location[-1]}` cannot be a key of {_dotted(location[:-1])}", _about(location[:-1]))
+        return Violation(line, f"`{location[-1]}` cannot be a key of {_dotted(location[:-1])}", _about(location[:-1], root))
     expected = " or ".join(_expected(details) for details in group)
-    return Violation(line, f"`{name}` must be {expected}, got {_got(location, first['input'], document)}", _about(location))
+    return Violation(line, f"`{name}` must be {expected}, got {_got(location, first['input'], document)}", _about(location, root))
 
 
 def _expected(details: ErrorDetails) -> str:
@@ -113,8 +113,8 @@ def _got(location: Location, value: Any, document: Document) -> str:
     return f"{'text ' if isinstance(value, str) else ''}{shown if len(shown) <= 80 else shown[:77] + '...'}"
 
 
-def _unknown_key(location: Location, line: int) -> Violation:
-    section = _section(location[:-1])
+def _unknown_key(location: Location, line: int, root: type[Section]) -> Violation:
+    section = _section(location[:-1], root)
     known = list(section.model_fields) if section else []
     key = str(location[-1])
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
@@ -123,9 +123,9 @@ def _unknown_key(location: Location, line: int) -> Violation:
     return Violation(line, f"unknown key `{key}`{place}{guess}", f"Keys here: {', '.join(known)}")
 
 
-def _section(location: Location) -> type[Section] | None:
+def _section(location: Location, root: type[Section]) -> type[Section] | None:
     """The model of the section at `location`."""
-    section: type[Section] = PipelineSpec
+    section = root
     for key in location:
         field = section.model_fields.get(str(key))
         inner = (
@@ -137,11 +137,11 @@ def _section(location: Location) -> type[Section] | None:
     return section
 
 
-def _about(location: Location) -> str | None:
+def _about(location: Location, root: type[Section]) -> str | None:
     """The description of the key, which says what it may be."""
     while location and isinstance(location[-1], int):  # an item of a list is described with its list
         location = location[:-1]
-    section = _section(location[:-1]) if location else None
+    section = _section(location[:-1], root) if location else None
     field = section.model_fields.get(str(location[-1])) if section else None
     return field.description.rstrip(".") if field and field.description else None
 

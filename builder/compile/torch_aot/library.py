@@ -32,7 +32,7 @@ FLAGS = [
 ]
 AVX512 = ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", "-DTANDEM_WIDE=1", '-DTANDEM_LANES="lanes_avx512.h"']
 INSTRUCTION_SETS: dict[str, list[str]] = {
-    "amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DTANDEM_AMX=1"],
+    "amx": [*AVX512, "-mamx-tile", "-mamx-bf16", "-DTANDEM_AMX=1"],
     "avx512": AVX512,
     "avx2": ["-march=x86-64-v3", '-DTANDEM_LANES="lanes_avx2.h"'],
     "generic": ['-DTANDEM_LANES="lanes_generic.h"'],

@@ -30,7 +30,7 @@ class TritonPythonModel:
         try:
             options = Options(deserted=Part.from_json(read_texts(request, "parts")[0]).key)
             inputs = [int_tensor("input_ids", [0]), text_tensor("request", options.to_json(""))]
-            call = pb_utils.InferenceRequest(model_name=self._decode, requested_output_names=["finish_reason"], inputs=inputs)
+            call = pb_utils.InferenceRequest(model_name=self._decode, requested_output_names=["parts"], inputs=inputs)
             for response in call.exec(decoupled=True):
                 if response.has_error():
                     raise RuntimeError(response.error().message())

@@ -37,6 +37,7 @@ class Options:
     stream: bool = False
     messages: str | None = None
     cancel: str | None = None
+    id: str | None = None  # of a client whose endpoint carries none beside the parameters, as HTTP `generate`
     deserted: int | None = None
 
     def to_json(self, request_id: str) -> str:
@@ -67,7 +68,7 @@ def read_options(parameters: Mapping[str, Any], spec: PipelineSpec) -> Options:
     tenant = spec.chargeback.label(str(read.pop("tenant", header or "")))
     longest_time = round(spec.serving.request_timeout * 1000)
     timeout = min(read.pop("timeout_ms", longest_time), longest_time)
-    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "speculation", "priority") if name in read}
+    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "id", "speculation", "priority") if name in read}
     return Options(sampling=SamplingParams(**read), tenant=tenant, timeout_ms=timeout, **others)
 
 
@@ -158,4 +159,5 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "stream": _boolean,
     "messages": _text,
     "cancel": _text,
+    "id": _text,
 }

@@ -26,7 +26,7 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         try:
             options = read_options(json.loads(request.parameters() or "{}"), self._spec)
-            request_id = request.request_id() or uuid.uuid4().hex
+            request_id = request.request_id() or options.id or uuid.uuid4().hex
             messages = read_bytes(request, "messages")
             if messages is None and options.messages is not None:
                 messages = options.messages.encode("utf-8")

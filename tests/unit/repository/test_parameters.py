@@ -93,7 +93,7 @@ def test_a_bad_value_names_field_value_and_range(name: str, value: Any) -> None:
 def test_an_unknown_parameter_names_the_nearest_known_one() -> None:
     with pytest.raises(RequestError, match="Did you mean `temperature`"):
         read_options({"temprature": 1.0}, SPEC)
-    with pytest.raises(RequestError, match="Known are cancel, ignore_eos"):
+    with pytest.raises(RequestError, match="Known are cancel, id, ignore_eos"):
         read_options({"zzz": 1}, SPEC)
 
 
@@ -129,3 +129,8 @@ def test_any_scalars_give_options_or_a_request_error(parameters: dict[str, Any])
 def test_options_survive_the_way_from_tokenize_to_decode(temperature: float, stops: list[str], request_id: str, stream: bool) -> None:
     options = Options(SamplingParams(temperature=temperature, stop=tuple(stops)), stream=stream, cancel=request_id)
     assert Options.from_json(options.to_json("id")) == ("id", options)
+
+
+def test_an_id_among_the_parameters_is_kept_for_endpoints_that_carry_none() -> None:
+    assert read_options({"id": "mine"}, SPEC).id == "mine"
+    assert read_options({}, SPEC).id is None

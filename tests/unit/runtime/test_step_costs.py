@@ -66,3 +66,12 @@ def test_the_rows_within_a_time_are_found_on_the_line_between_what_was_measured(
     assert costs.rows_within("target", 0.050, 512) == 41
     assert costs.rows_within("target", 0.001, 512) == 1
     assert costs.rows_within("target", 9.0, 64) == 64
+
+
+def test_the_span_is_of_the_fewest_and_the_most_rows() -> None:
+    costs = StepCosts()
+    assert costs.span("target") is None
+    for rows in (7, 3, 12):
+        costs.record("target", rows, 0.01)
+    assert costs.span("target") == (3, 12)
+    assert costs.span("draft") is None

@@ -35,8 +35,8 @@ std::vector<std::string> supported() {
                       __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
   unsigned a = 7, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  const bool amx_bf16 = d >> 22 & 1, amx_tile = d >> 24 & 1, amx_int8 = d >> 25 & 1;
-  if (avx512 && amx_bf16 && amx_tile && amx_int8 && amx_permitted()) names.push_back("amx");
+  const bool amx_bf16 = d >> 22 & 1, amx_tile = d >> 24 & 1;
+  if (avx512 && amx_bf16 && amx_tile && amx_permitted()) names.push_back("amx");
   if (avx512) names.push_back("avx512");
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) names.push_back("avx2");
 #endif

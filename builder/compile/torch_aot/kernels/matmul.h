@@ -118,7 +118,6 @@ static void unit_block(int m, const Matrix& w, int unit, const Activations& x, i
 
 #if TANDEM_AMX
 #include "matmul_amx.h"
-#include "matmul_int8_amx.h"
 // A thread gives its tiles back after a pass: the kernel need not save them any more.
 struct TileScope {
   ~TileScope() { use_tiles(Shape::none, 0); }
@@ -134,7 +133,6 @@ template <class Finish>
 static void matmul(const Matrix& w, const Activations& x, int rows, int first, int last, Finish&& finish) {
 #if TANDEM_AMX
   if (w.kind == Kind::bf16) return matmul_amx(w, x, rows, first, last, finish);
-  if (w.kind == Kind::int4 && rows > kFewInt4Rows) return matmul_int8_amx(w, x, rows, first, last, finish);
 #endif
   alignas(64) float out[kMaxRows][kUnit];
   for (int unit = first; unit < last; unit++) {

@@ -4,10 +4,10 @@
 
 #include <immintrin.h>
 
-enum class Shape : int { none, bf16, int8, attention };
+enum class Shape : int { none, bf16, attention };
 
 // C tiles 0..3 and A tiles 4, 5 have `rows` rows, B tiles 6, 7 are full but for what is said here.
-//   bf16: A 32 inputs, B 32 inputs x 16 outputs.   int8: A 32 inputs (half a line), B 32 inputs x 16 outputs (8 lines).
+//   bf16: A 32 inputs, B 32 inputs x 16 outputs.
 //   attention: A 4 and B 6 as bf16 (32 dims); A 5 and B 7 hold sixteen positions, half of that.
 static void use_tiles(Shape shape, int rows) {
   struct Config {
@@ -23,7 +23,6 @@ static void use_tiles(Shape shape, int rows) {
   if (!wanted) return _tile_release();
   Config config{1, 0, {}, {}, {}};
   for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = i < 6 ? rows : 16;
-  if (shape == Shape::int8) config.bytes[4] = config.bytes[5] = 32, config.rows[6] = config.rows[7] = 8;
   if (shape == Shape::attention) config.bytes[5] = 32, config.rows[7] = 8;
   _tile_loadconfig(&config);
 }

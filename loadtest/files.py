@@ -1,0 +1,43 @@
+"""report.json, report.html and clients.json in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from builder.errors import TandemError
+from loadtest.plots import plots
+from loadtest.report import Report
+from loadtest.tables import NOTE, check_rows, measure_rows, tenant_rows
+
+
+def write_report(report: Report, folder: Path) -> Path:
+    """Write the files into `folder` and return the HTML's path. TandemError when they cannot be written."""
+    try:
+        (folder / "report.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+        (folder / "clients.json").write_text(json.dumps(report.clients, indent=2) + "\n", encoding="utf-8")
+        page = folder / "report.html"
+        page.write_text(render(report), encoding="utf-8")
+    except OSError as error:
+        raise TandemError(
+            f"the report cannot be written ({error.strerror})", where=str(folder), mend="Name another folder with --report"
+        ) from error
+    return page
+
+
+def render(report: Report) -> str:
+    """One page that needs nothing else: styles and plots are inside."""
+    loader = jinja2.ChoiceLoader([jinja2.PackageLoader("loadtest", "."), jinja2.PackageLoader("builder.bench", ".")])
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    drawn = {title: Markup(svg) for title, svg in plots(report).items()}  # noqa: S704 - made by our own plots
+    return environment.get_template("loadtest.html.jinja").render(
+        report=report,
+        plots=drawn,
+        measures=measure_rows(report),
+        checks=check_rows(report),
+        tenants=tenant_rows(report),
+        note=NOTE,
+    )
