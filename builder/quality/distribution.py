@@ -32,7 +32,7 @@ QUICK_SAMPLING = (SamplingParams(temperature=1.0), SamplingParams(temperature=0.
 
 
 @dataclass(frozen=True)
-class Test:
+class PositionTest:
     """One position of one context under one sampling."""
 
     temperature: float
@@ -53,8 +53,8 @@ class Test:
 class Distribution:
     """`control` are the same tests with the broken rule. `rounds` counts drafts of the honest speculative arm."""
 
-    tests: tuple[Test, ...] = ()
-    control: tuple[Test, ...] = ()
+    tests: tuple[PositionTest, ...] = ()
+    control: tuple[PositionTest, ...] = ()
     rounds: int = 0
     significance: float = 0.01
     note: str = ""
@@ -120,7 +120,7 @@ def compare(
     if not subject.speculates:
         return Distribution(significance=significance, note="nothing speculates")
     sampler = _Sampler(subject, samples, advance)
-    found: list[Test] = []
+    found: list[PositionTest] = []
     plain: dict[tuple[int, int], list[Counter[int]]] = {}
     for row, sampling in enumerate(samplings):
         for column, context in enumerate(contexts):
@@ -141,9 +141,9 @@ def requests(contexts: int, samplings: int, samples: int) -> int:
 
 def _tests(
     sampling: SamplingParams, context: Context, plain: Sequence[Counter[int]], other: Sequence[Counter[int]], samples: int
-) -> list[Test]:
+) -> list[PositionTest]:
     return [
-        Test(
+        PositionTest(
             sampling.temperature,
             sampling.top_p,
             context.name,
@@ -158,6 +158,6 @@ def _tests(
     ]
 
 
-def _corrected(tests: Sequence[Test]) -> tuple[Test, ...]:
+def _corrected(tests: Sequence[PositionTest]) -> tuple[PositionTest, ...]:
     adjusted = statistics.holm([test.p_value for test in tests])
     return tuple(replace(test, adjusted=value) for test, value in zip(tests, adjusted, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builder.bench.plots import MUTED, NEUTRAL, panel, svg
-from builder.quality.distribution import Test
+from builder.quality.distribution import PositionTest
 from builder.quality.report import Report
 
 PLAIN, OPTIMISED, CONTROL = "#2a6f97", "#6a994e", "#bc4749"
@@ -43,7 +43,7 @@ def lengths(report: Report) -> str:
 def variation(report: Report) -> str:
     """Measured against what chance gives; the broken rule stands out where the tests have power."""
     figure, axes = panel()
-    groups: tuple[tuple[str, tuple[Test, ...], str], ...] = (
+    groups: tuple[tuple[str, tuple[PositionTest, ...], str], ...] = (
         ("as served", report.distribution.tests, OPTIMISED),
         ("broken rule", report.distribution.control, CONTROL),
     )

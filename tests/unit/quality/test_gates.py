@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from builder.quality.baseline import AgainstLive
-from builder.quality.distribution import Distribution, Test
+from builder.quality.distribution import Distribution, PositionTest
 from builder.quality.drift import Drift
 from builder.quality.gates import Gate, distribution_gate, drift_gate, identity_gate, live_gate, overall, success_gate
 from builder.quality.statistics import Interval
@@ -12,8 +12,8 @@ from builder.spec.quality import Quality
 LIMITS = Quality()
 
 
-def a_test(adjusted: float) -> Test:
-    return Test(1.0, 1.0, "facts/a@3", 1, 300, adjusted, adjusted, 0.1, 0.1)
+def a_test(adjusted: float) -> PositionTest:
+    return PositionTest(1.0, 1.0, "facts/a@3", 1, 300, adjusted, adjusted, 0.1, 0.1)
 
 
 @pytest.mark.parametrize(
