@@ -91,7 +91,7 @@ def _bench_streams(
     from builder.bench.load_report import write_load_report
     from builder.bench.load_session import LoadOptions, run_load
     from builder.build import build_pipeline
-    from builder.repository.versions import newest
+    from builder.repository.live import serving_version
 
     levels = _numbers(concurrency, "--concurrency")
     if levels is None:
@@ -103,7 +103,7 @@ def _bench_streams(
         say = status.update if err.is_terminal else err.print
         build_pipeline(loaded.path, repository)
         name = loaded.spec.metadata.name
-        made = run_load(loaded, newest(repository, name), options, say)
+        made = run_load(loaded, serving_version(repository, name), options, say)
         page = write_load_report(made, report or REPORTS / f"streams-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if json:
         print_json(made.to_json())

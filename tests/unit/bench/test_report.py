@@ -21,7 +21,7 @@ from builder.bench.report import Report
 from builder.bench.session import Options
 from builder.cli import main
 from builder.errors import SpecError, TandemError
-from builder.repository import versions
+from builder.repository import live
 
 DEMO = str(Path(__file__).parents[3] / "pipelines" / "smollm2.yaml")
 KEYS = {"plain_tok_s", "bandwidth_gb_s", "limit_share", "triton_share", "identity", "recommended_k", "speculative", "peers"}
@@ -88,7 +88,7 @@ def call(monkeypatch: pytest.MonkeyPatch, report: Report, tmp_path: Path) -> Any
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(build, "build_pipeline", lambda *_: None)
-    monkeypatch.setattr(versions, "newest", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(live, "serving_version", lambda *_: SimpleNamespace())
 
     def run(made: Report, *arguments: str) -> Any:
         monkeypatch.setattr(session, "run_bench", lambda *_: made)

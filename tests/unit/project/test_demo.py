@@ -116,7 +116,7 @@ def serve_from(monkeypatch: pytest.MonkeyPatch, chunk: Chunk, proposer: str = "h
         yield chunk
 
     spec = SPEC.model_copy(update={"speculation": SPEC.speculation.model_copy(update={"proposer": proposer})})
-    monkeypatch.setattr(session, "newest", lambda repository, name: Version(repository, name, 7))
+    monkeypatch.setattr(session, "serving_version", lambda repository, name: Version(repository, name, 7))
     monkeypatch.setattr(session, "read_spec", lambda folder: spec)
     monkeypatch.setattr(session, "measure_step_times", lambda folder, spec: TIMES)
     monkeypatch.setattr(session, "Triton", Triton)
