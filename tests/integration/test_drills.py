@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from builder.drills.draft_drift import drill_draft_drift
 from builder.drills.kill_switch import drill_kill_switch
 from builder.repository.event_log import EventLog
@@ -19,6 +21,7 @@ def test_the_kill_switch_stops_drafts_within_a_second_and_fails_no_request(built
     assert FlagStore(built_repository, "tiny").history() == []  # played on a copy
 
 
+@pytest.mark.slow  # compares speeds of a few seconds each
 def test_a_bad_draft_is_left_and_a_good_one_is_taken_up_again(built_repository: Path) -> None:
     """Drafts of a model this small may not pay on a busy machine: then the drill says so, and that is its answer."""
     result = drill_draft_drift(newest(built_repository, "tiny"), quick=True)

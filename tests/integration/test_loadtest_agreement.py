@@ -46,6 +46,7 @@ async def measure(url: str, until: float) -> Measured:
     return found
 
 
+@pytest.mark.slow  # compares times: right on an idle machine only
 def test_an_independent_client_measures_the_same_within_five_percent(echo_server: Triton, tmp_path: Path) -> None:
     file = tmp_path / "workload.yaml"
     file.write_text(yaml.safe_dump({"description": "One length.", "prompts": {"facts": 1}, "max_tokens": {"min": TOKENS, "max": TOKENS}}))

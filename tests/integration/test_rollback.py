@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from builder.build import build_pipeline
@@ -42,6 +43,7 @@ def test_a_new_version_goes_live_and_is_taken_back_without_a_failed_request(tmp_
         assert version_of(restarted) == 1
 
 
+@pytest.mark.slow
 def test_the_rollback_drill_passes_on_a_good_version(built_repository: Path) -> None:
     result = drill_rollback(serving_version(built_repository, "tiny"), quick=True)
     assert [check for check in result.checks if not check.passed] == []
