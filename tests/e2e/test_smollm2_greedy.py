@@ -35,6 +35,7 @@ QUESTIONS = (
 )
 TOKENS = 24
 CONTEXT = 256
+NEAR_TIE = 0.1  # nats; the SQL question's two first tokens lie 0.04 apart, and BF16 moves log-probabilities by up to 0.05 here
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +119,29 @@ def test_float32_tokens_equal_those_of_transformers(
     assert decode(engine_of(runner(tmp_path, checkpoint, "float32")), prompts) == theirs
 
 
-def test_bfloat16_agrees_with_transformers_at_the_first_token(
-    target: TorchAotRunner, prompts: list[list[int]], theirs: list[list[int]]
+def first_tokens(engine: Engine, prompts: list[list[int]]) -> list[tuple[int, dict[int, float]]]:
+    """The first token of each prompt, and the log-probabilities of the likeliest."""
+    found: dict[str, tuple[int, dict[int, float]]] = {}
+
+    def collect(output: Output) -> None:
+        if output.token_ids:
+            found[output.request_id] = output.token_ids[0], output.logprobs[0]
+
+    for i, ids in enumerate(prompts):
+        engine.submit(Request(str(i), tuple(ids), SamplingParams(max_tokens=1, logprobs=3)), collect)
+    while engine.step():
+        pass
+    return [found[str(i)] for i in range(len(prompts))]
+
+
+def test_bfloat16_takes_the_first_token_of_float32_or_one_that_nearly_ties_with_it(
+    tmp_path: Path, checkpoint: Checkpoint, target: TorchAotRunner, prompts: list[list[int]]
 ) -> None:
-    assert [tokens[0] for tokens in decode(engine_of(target), prompts)] == [tokens[0] for tokens in theirs]
+    exact = first_tokens(engine_of(runner(tmp_path, checkpoint, "float32")), prompts)
+    taken = [token for token, _ in first_tokens(engine_of(target), prompts)]
+    behind = [scores[best] - scores.get(token, float("-inf")) for token, (best, scores) in zip(taken, exact, strict=True)]
+    assert max(behind) < NEAR_TIE
+    assert sum(token == best for token, (best, _) in zip(taken, exact, strict=True)) >= len(prompts) - 1
 
 
 @pytest.mark.parametrize("proposer", ["draft_model", "ngram", "hybrid"])
