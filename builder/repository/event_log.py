@@ -8,7 +8,6 @@ oldest part goes when it has grown.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import RepositoryError
+from builder.repository import json_lines
 from builder.repository.flag_store import FOLDER
 from builder.repository.manifest import now
 
@@ -33,35 +33,22 @@ class EventLog:
 
     def append(self, event: str, **details: Any) -> None:
         """OSError when the repository cannot be written, as a read-only one."""
-        line = json.dumps({"when": now(), "event": event, **self._common, **details}, ensure_ascii=False) + "\n"
+        line = json_lines.line({"when": now(), "event": event, **self._common, **details})
         self.path.parent.mkdir(exist_ok=True)
         with self._lock.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self.path.exists() and self.path.stat().st_size + len(line) > LARGEST:
                 self._rotate()
-            with self.path.open("a+b") as file:
-                size = file.seek(0, os.SEEK_END)
-                if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                    file.write(b"\n")  # a writer was killed inside its line
-                file.write(line.encode("utf-8"))
+            json_lines.append(self.path, line, sync=False)
 
     def read(self) -> list[Mapping[str, Any]]:
         """Oldest first, rotated files included. Half lines of killed writers are left out. RepositoryError when it cannot be read."""
         events: list[Mapping[str, Any]] = []
         for path in [*(self._older(number) for number in range(KEPT, 0, -1)), self.path]:
             try:
-                lines = path.read_bytes().splitlines()
-            except FileNotFoundError:
-                continue
+                events += json_lines.read(path)
             except OSError as error:
                 raise RepositoryError(f"cannot be read ({error.strerror})", where=str(path)) from error
-            for line in lines:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(event, dict):
-                    events.append(event)
         return events
 
     def _rotate(self) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
-import json
 import os
 import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
+from builder.repository import json_lines
 from builder.repository.flags import VALUES, Flags
 
 
@@ -30,36 +30,17 @@ class Change:
         return asdict(self)
 
 
-class Record(Protocol):
-    """What a history keeps: this one's changes, or another's."""
-
-    def to_json(self) -> dict[str, Any]: ...
-
-
-def append(path: Path, changes: Iterable[Record]) -> None:
+def append(path: Path, changes: Iterable[Change]) -> None:
     """Write the lines and wait until they are on disk."""
-    lines = "".join(json.dumps(change.to_json(), ensure_ascii=False) + "\n" for change in changes)
-    with path.open("a+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-            lines = "\n" + lines  # a writer was killed inside its line: it must not spoil this one
-        file.write(lines.encode("utf-8"))
-        file.flush()
-        os.fsync(file.fileno())
+    json_lines.append(path, "".join(json_lines.line(change.to_json()) for change in changes), sync=True)
 
 
 def read(path: Path) -> list[Change]:
-    """Oldest first. Lines that are no change, such as the half line of a killed writer, are left out."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
+    """Oldest first. Lines that are no change are left out."""
     changes = []
-    for line in lines:
-        try:
-            changes.append(Change(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue
+    for document in json_lines.read(path):
+        with contextlib.suppress(TypeError):  # other keys
+            changes.append(Change(**document))
     return changes
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.repository import flag_history
+from builder.repository import flag_history, json_lines
 from builder.repository.manifest import now
 
 FOLDER = ".versions"  # hidden: no model for Triton
@@ -34,21 +34,15 @@ def record(repository: Path, pipeline: str, event: Event) -> None:
     """Append and wait until it is on disk."""
     folder = repository / FOLDER
     folder.mkdir(exist_ok=True)
-    flag_history.append(_path(repository, pipeline), [event])
+    json_lines.append(_path(repository, pipeline), json_lines.line(event.to_json()), sync=True)
 
 
 def history(repository: Path, pipeline: str) -> list[Event]:
-    """Oldest first. Lines that are no event, such as the half line of a killed writer, are left out."""
-    try:
-        lines = _path(repository, pipeline).read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
+    """Oldest first. Lines that are no event are left out."""
     found = []
-    for line in lines:
-        try:
-            found.append(Event(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue
+    for document in json_lines.read(_path(repository, pipeline)):
+        with contextlib.suppress(TypeError):  # other keys
+            found.append(Event(**document))
     return found
 
 
