@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from builder.align.align import align
 from builder.align.recipe import AlignmentOptions, AlignmentRecipe, read_result
@@ -24,6 +24,7 @@ from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
 from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, folder_name, source_fingerprint
 from builder.errors import CheckError
 from builder.plan.make import make_plan
+from builder.progress import NoProgress, Progress
 from builder.quality.gates import SKIPPED
 from builder.quality.staged import verify_staged
 from builder.repository.engine import DRAFT, KERNELS, TARGET
@@ -36,22 +37,6 @@ from builder.spec.load import LoadedPipeline, load_pipeline
 from builder.weights import Checkpoint, TokenizerFiles, open_checkpoint, open_tokenizer
 
 _KERNEL_STEPS = len(INSTRUCTION_SETS) + 2  # one file each, the binding and the thread team
-
-
-class Progress(Protocol):
-    """Told what the build does: stages in turn, each of a known number of steps."""
-
-    def stage(self, title: str, steps: int) -> None: ...
-
-    def advance(self, step: str) -> None: ...
-
-
-class NoProgress:
-    def stage(self, title: str, steps: int) -> None:
-        pass
-
-    def advance(self, step: str) -> None:
-        pass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from builder.align.acceptance import DRAFT_TOKENS, described, measure, total
 from builder.align.corpus import Sample, fitting_tokens, text_samples, write_samples
@@ -24,6 +23,7 @@ from builder.align.vocabulary import token_counts, write_counts
 from builder.bench.acceptance import Acceptance
 from builder.compile.torch_aot.folder import read_info, write_folder
 from builder.errors import BuildError
+from builder.progress import Progress
 from builder.spec.pipeline import PipelineSpec
 
 WRITING_SHARE = (
@@ -33,12 +33,6 @@ MEASURING_SHARE = 0.1  # once this is spent no further held-out prompts are begu
 MOST_HELD_OUT = 32  # prompts measured: the user's own first
 _PORTION = 8  # prompts measured between two looks at the clock
 _SPREAD = 1.2  # the second measurement, and writing the engine, may take this much longer than the first measurement
-
-
-class Progress(Protocol):
-    def stage(self, title: str, steps: int) -> None: ...
-
-    def advance(self, step: str) -> None: ...
 
 
 @dataclass(frozen=True)

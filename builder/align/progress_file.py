@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from builder.align.corpus import Sample
-from builder.repository.files import sync_folder
+from builder.files import sync_folder
 
 EVERY = 30.0  # seconds between two writes
 

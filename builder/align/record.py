@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.align.recipe import AlignmentOptions
 from builder.errors import SpecError
-from builder.repository.files import sync_folder
+from builder.files import sync_folder
 from builder.spec.draft import Draft
 from builder.spec.load import LoadedPipeline
 

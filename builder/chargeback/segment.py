@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.chargeback.record import is_whole
+from builder.files import sync_folder
 
 OPEN, SEALED, UNBORN = ".part", ".jsonl", ".new"
 
@@ -115,12 +116,3 @@ def whole_length(content: bytes) -> int:
             return end
         end = before
     return 0
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was created or renamed inside `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.files import sha256
 from builder.repository.engine import DRAFT, KERNELS, TARGET
-from builder.repository.files import sha256
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.publish import Release, publish
 from builder.repository.versions import Version

@@ -9,10 +9,10 @@ import jinja2
 from markupsafe import Markup
 
 from builder.errors import TandemError
+from builder.files import write_atomically
 from builder.quality.baseline import REPORT
 from builder.quality.plots import plots
 from builder.quality.report import Report
-from builder.repository.files import write_atomically
 
 PAGE = "report.html"
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from builder.errors import CheckError
+from builder.progress import NoProgress, Progress
 from builder.quality import gates
 from builder.quality.arms import Arm, Graded, ask_all, grade, make_arm
 from builder.quality.baseline import Baseline, compare_with
@@ -26,22 +26,6 @@ from builder.spec.pipeline import PipelineSpec
 
 QUICK_SAMPLES, FULL_SAMPLES = 300, 2000  # requests an arm, context and sampling; the control needs enough of them to be caught
 QUICK_CONTEXTS, FULL_CONTEXTS = 1, 3
-
-
-class Progress(Protocol):
-    """As builder.build.Progress: stages in turn, each of a known number of steps."""
-
-    def stage(self, title: str, steps: int) -> None: ...
-
-    def advance(self, step: str) -> None: ...
-
-
-class NoProgress:
-    def stage(self, title: str, steps: int) -> None:
-        pass
-
-    def advance(self, step: str) -> None:
-        pass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from builder.errors import RepositoryError
-from builder.repository.files import write_atomically
+from builder.files import write_atomically
 
 FILE_NAME = "config.pbtxt"
 HEADER = "# Written by `builder build` and `builder rollback`: which version is live. Changes are overwritten.\n"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import FlagError, RepositoryError
+from builder.files import sync_folder, write_atomically
 from builder.repository import flag_history
 from builder.repository.ensemble import ModelNames
-from builder.repository.files import sync_folder, write_atomically
 from builder.repository.flag_history import Change
 from builder.repository.flags import WORDS, Flags, parse
 from builder.repository.manifest import now

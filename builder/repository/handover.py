@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from builder.compile.trtllm.checkpoints import ExportRecipe, export
 from builder.compile.trtllm.scripts import BUILD_SCRIPT, LAUNCH_SCRIPT, REPOSITORY
@@ -23,6 +23,7 @@ from builder.plan.host import this_host
 from builder.plan.make import gather
 from builder.plan.report import check
 from builder.plan.trtllm.flags import Role
+from builder.progress import Progress
 from builder.repository.ensemble import ModelNames
 from builder.repository.handover_folder import write_folder
 from builder.repository.manifest import now, tool_versions
@@ -33,12 +34,6 @@ from builder.weights import open_checkpoint, open_tokenizer
 TRTLLM_BUILD = "trtllm-build"
 STDERR = 2  # the file descriptor
 STEPS = 4  # of an export, at least: read, load, quantise, write
-
-
-class Progress(Protocol):
-    def stage(self, title: str, steps: int) -> None: ...
-
-    def advance(self, step: str) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.compile.trtllm.scripts import BUILD_SCRIPT, LAUNCH_SCRIPT, REPOSITORY, STAMP_SCRIPT, build_script, launch_script
+from builder.files import link_tree, sync_folder, write_atomically
 from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import Role
 from builder.repository import config_pbtxt
-from builder.repository.files import link_tree, sync_folder, write_atomically
 from builder.repository.llmapi import ARGUMENTS, write_arguments
 from builder.repository.publish import Release, publish
 from builder.repository.tokenizer import tokenizer_texts

@@ -14,7 +14,7 @@ from typing import Any
 
 from builder import __version__
 from builder.errors import RepositoryError
-from builder.repository.files import sha256, write_atomically
+from builder.files import sha256, write_atomically
 
 FILE_NAME = "manifest.json"
 REBUILD = "Build the pipeline again"

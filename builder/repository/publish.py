@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import RepositoryError
+from builder.files import files_below, link_tree, sha256, sync_folder
 from builder.repository.ensemble import ModelNames
-from builder.repository.files import files_below, link_tree, sha256, sync_folder
 from builder.repository.go_live import Server, go_live
 from builder.repository.layout import SPEC_FILE, TOKENIZER_FOLDER
 from builder.repository.live import previous_version, recover

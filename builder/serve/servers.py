@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import ServeError
-from builder.repository.files import write_atomically
+from builder.files import write_atomically
 from builder.serve.control import ModelControl
 
 FOLDER = ".servers"  # hidden: no model for Triton

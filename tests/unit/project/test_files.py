@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.repository import files
-from builder.repository.files import link_tree
+from builder import files
+from builder.files import link_tree
 
 
 def test_a_linked_tree_holds_every_file_at_its_place(tmp_path: Path) -> None:

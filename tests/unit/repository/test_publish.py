@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from builder import files
 from builder.errors import CheckError, RepositoryError
-from builder.repository import files, publish
+from builder.repository import publish
 from builder.repository.lock import BUILD, locked
 from builder.repository.publish import Release
 from builder.repository.versions import Version, newest, versions
