@@ -16,10 +16,10 @@ from gguf.constants import GGMLQuantizationType
 from builder.compile.cache import cached_folder, default_cache
 from builder.errors import WeightsError
 from builder.weights.checkpoint import open_checkpoint
+from builder.weights.hf_folder import write_hf_folder
 from builder.weights.tokenizer_files import open_tokenizer
 from loadtest.peers.errors import PeersError
 from loadtest.peers.gguf_copy import copy_gguf
-from loadtest.peers.hf_folder import write_hf_folder
 
 _GROUP_SIZE = 64  # weights that share an INT4 scale: divides the rows of small models, where the exporter's own 128 does not
 
@@ -54,6 +54,7 @@ def hf_folder(source: Path) -> Path:
         return source
 
     def fill(folder: Path) -> None:
+        (folder / "model").mkdir()
         write_hf_folder(folder / "model", open_checkpoint(str(source), Path("/")), open_tokenizer(str(source), Path("/")))
 
     return cached_folder(_cache(), f"{_digest(source)}-hf", fill) / "model"

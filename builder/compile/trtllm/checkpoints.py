@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from builder.compile.cache import cached_folder
-from builder.compile.trtllm.hf_folder import write_hf_folder
 from builder.compile.trtllm.modelopt_export import NOT_INSTALLED
 from builder.errors import BuildError
 from builder.weights import Checkpoint, TokenizerFiles
+from builder.weights.hf_folder import write_hf_folder
 
 PYTHON = "TANDEM_TRTLLM_PYTHON"  # in the environment: the Python that has modelopt
 ENVIRONMENT = Path(".venv-trtllm/bin/python")  # what `make trtllm` makes

@@ -227,8 +227,8 @@ def test_a_failing_export_says_why(write_pipeline: Any, monkeypatch: pytest.Monk
 
 
 def test_a_written_folder_reads_back_as_the_same_model(tiny_llama: Path, tmp_path: Path) -> None:
-    from builder.compile.trtllm.hf_folder import write_hf_folder
     from builder.weights import open_tokenizer
+    from builder.weights.hf_folder import write_hf_folder
 
     original, tokenizer = open_checkpoint(str(tiny_llama), tmp_path), open_tokenizer(str(tiny_llama), tmp_path)
     write_hf_folder(tmp_path, original, tokenizer)
@@ -239,8 +239,8 @@ def test_a_written_folder_reads_back_as_the_same_model(tiny_llama: Path, tmp_pat
 
 
 def test_a_depth_cut_holds_its_layers_and_no_others(tiny_llama: Path, tmp_path: Path) -> None:
-    from builder.compile.trtllm.hf_folder import write_hf_folder
     from builder.weights import open_tokenizer
+    from builder.weights.hf_folder import write_hf_folder
 
     original = open_checkpoint(str(tiny_llama), tmp_path)
     write_hf_folder(tmp_path, original, open_tokenizer(str(tiny_llama), tmp_path), layers=1)

@@ -1,4 +1,4 @@
-"""A checkpoint written out as a Hugging Face folder in BF16: what modelopt and the LLM class read, whatever the weights came from."""
+"""A checkpoint written out as a Hugging Face folder in BF16: what other engines read, whatever the weights came from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from builder.weights import Checkpoint, ModelConfig, TokenizerFiles, expected_tensors
+from builder.weights.checkpoint import Checkpoint
+from builder.weights.config import ModelConfig
+from builder.weights.layout import expected_tensors
+from builder.weights.tokenizer_files import TokenizerFiles
 
 _CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 
