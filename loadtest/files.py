@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
 
-from builder.errors import TandemError
+from builder.bench.report_folder import save
 from loadtest.plots import plots
 from loadtest.report import Report
 from loadtest.tables import NOTE, check_rows, measure_rows, tenant_rows
@@ -16,16 +15,7 @@ from loadtest.tables import NOTE, check_rows, measure_rows, tenant_rows
 
 def write_report(report: Report, folder: Path) -> Path:
     """Write the files into `folder` and return the HTML's path. TandemError when they cannot be written."""
-    try:
-        (folder / "report.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
-        (folder / "clients.json").write_text(json.dumps(report.clients, indent=2) + "\n", encoding="utf-8")
-        page = folder / "report.html"
-        page.write_text(render(report), encoding="utf-8")
-    except OSError as error:
-        raise TandemError(
-            f"the report cannot be written ({error.strerror})", where=str(folder), mend="Name another folder with --report"
-        ) from error
-    return page
+    return save(folder, render(report), report=report.to_json(), clients=report.clients)
 
 
 def render(report: Report) -> str:

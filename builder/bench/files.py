@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import jinja2
@@ -10,23 +9,14 @@ from markupsafe import Markup
 
 from builder.bench.plots import plots
 from builder.bench.report import Report
+from builder.bench.report_folder import save
 from builder.bench.tables import tables
-from builder.errors import TandemError
 from builder.repository.engine import TARGET
 
 
 def write_report(report: Report, folder: Path) -> Path:
     """Write both files into `folder` (created) and return the HTML's path. TandemError when it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
-        page = folder / "report.html"
-        page.write_text(render(report), encoding="utf-8")
-    except OSError as error:
-        raise TandemError(
-            f"the report cannot be written ({error.strerror})", where=str(folder), mend="Name another folder with --report"
-        ) from error
-    return page
+    return save(folder, render(report), report=report.to_json())
 
 
 def render(report: Report) -> str:

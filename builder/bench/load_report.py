@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +14,8 @@ from builder.bench.concurrency import Load, Probes
 from builder.bench.lab import PLAIN
 from builder.bench.plots import panel, svg
 from builder.bench.report import Machine
+from builder.bench.report_folder import save
 from builder.bench.tables import Table
-from builder.errors import TandemError
 
 
 @dataclass(frozen=True)
@@ -136,12 +135,4 @@ def write_load_report(report: LoadReport, folder: Path) -> Path:
         tables=report.tables(),
         plot=Markup(report.plot()),  # noqa: S704 - made by our own plot
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
-        (folder / "report.html").write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise TandemError(
-            f"the report cannot be written ({error.strerror})", where=str(folder), mend="Name another folder with --report"
-        ) from error
-    return folder / "report.html"
+    return save(folder, page, report=report.to_json())
