@@ -9,16 +9,17 @@ import typer
 
 from builder.cli import build
 from builder.cli.console import print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline, Repository
 from builder.errors import CheckError
 
 
 def align(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml.")],
+    pipeline: Pipeline,
     text: Annotated[Path | None, typer.Option(help="Your JSONL: a prompt, messages or text a line; joins the shipped ones.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.1, max=1440, help="Time it may take; else draft.alignment.minutes or 5.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed; else draft.alignment.seed, else 0.")] = None,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    repository: Repository = DEFAULT_REPOSITORY,
+    json: Json = False,
 ) -> None:
     """Tune the draft's scales and norms so that it imitates the target, and publish a version with the better draft.
 

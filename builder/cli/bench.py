@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Repository
 from builder.errors import SpecError
 from builder.spec.load import load_pipeline
 
@@ -28,7 +29,7 @@ REPORTS = Path("reports")
 
 def bench(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml; it is built first where that is needed.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: Json = False,
     report: Annotated[
         Path | None, typer.Option(help="Folder for report.html and report.json.", show_default="reports/bench-NAME-TIME")
     ] = None,
@@ -41,7 +42,7 @@ def bench(
     k: Annotated[str | None, typer.Option("--k", help="Draft lengths, separated by commas.", show_default="1,2,3,4")] = None,
     triton: Annotated[bool, typer.Option("--triton/--no-triton", help="Also measure through Triton.")] = True,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure the other engines of loadtest/peers.")] = False,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
     """Measure plain and speculative decoding on the shipped prompts; exit 1 if a token differs from plain decoding.
 

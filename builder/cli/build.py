@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline, Repository
 from builder.spec.load import LoadedPipeline, load_pipeline
 from builder.spec.sizes import approximate_bytes
 
@@ -46,12 +47,12 @@ class Bars:
 
 
 def build(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml.")],
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    pipeline: Pipeline,
+    repository: Repository = DEFAULT_REPOSITORY,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Publish only what passes the quality gate, or unproven: the manifest says so.")
     ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: Json = False,
 ) -> None:
     """Check a pipeline, compile its engines, verify them, and publish them as a new version. Exit 1 if a check or gate says no.
 

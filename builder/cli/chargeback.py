@@ -17,6 +17,7 @@ from builder.chargeback.place import ledger_folder
 from builder.chargeback.reconcile import Reconciliation, read_client_counts, with_clients, with_counters
 from builder.chargeback.report import Report, make_report
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Repository
 from builder.spec.load import load_pipeline
 from builder.telemetry.scrape import scrape
 
@@ -61,7 +62,7 @@ def report(
         str | None, typer.Option(help="Compare with the counters of a running server, such as http://127.0.0.1:8002/metrics.")
     ] = None,
     client: Annotated[Path | None, typer.Option(help="Compare with a load test's own count (JSON; see docs/chargeback.md).")] = None,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
     """Sum up the usage ledger. Exit code 1: records are missing, or a count that it was compared with differs.
 

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Repository
 from builder.spec.load import load_pipeline
 
 if TYPE_CHECKING:  # the demo loads engines and so imports torch: seconds that --help must not pay
@@ -20,8 +21,8 @@ if TYPE_CHECKING:  # the demo loads engines and so imports torch: seconds that -
 
 def demo(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml, already built.")],
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    repository: Repository = DEFAULT_REPOSITORY,
+    json: Json = False,
 ) -> None:
     """Answer three prompts plainly and speculatively through Triton and compare; exit 1 if a token differs.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from builder.cli.console import findings_table, out, print_json
+from builder.cli.options import Json
 from builder.plan.machine import examine
 from builder.spec.load import load_pipeline
 from builder.spec.serving import Serving
@@ -16,7 +17,7 @@ from builder.spec.serving import Serving
 
 def doctor(
     pipeline: Annotated[Path | None, typer.Argument(help="Take host, ports and thread placement from this pipeline.yaml.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: Json = False,
 ) -> None:
     """Look for Python, PyTorch, a compiler, Triton, memory and free ports; exit 1 if something needed is missing.
 

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Repository
 from builder.repository.live import serving_version
 from builder.spec.load import load_pipeline
 
@@ -16,10 +17,7 @@ if TYPE_CHECKING:  # engines and servers: seconds that --help must not pay
     from builder.drills.timeline import DrillResult
 
 Pipeline = Annotated[Path, typer.Argument(help="The pipeline.yaml; build it first.")]
-Repository = Annotated[Path, typer.Option(help="Folder of the model repository.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A short form: fewer requests, shorter windows.")]
-DEFAULT_REPOSITORY = Path("model_repository")
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from rich.markup import escape
 
 from builder.cli.console import err
+from builder.cli.options import DEFAULT_REPOSITORY, Repository
 from builder.serve.exporter import PipelineCollector, reader
 from builder.serve.ports import require_free
 from builder.serve.triton import reachable
@@ -24,7 +25,7 @@ def exporter(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml whose server is watched.")],
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = DEFAULT_PORT,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    repository: Repository = DEFAULT_REPOSITORY,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics and end.")] = False,
 ) -> None:
     """Export SLO state, owner, prices, quality results, flags of tenants and process use, for Prometheus to scrape.

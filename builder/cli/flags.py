@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline
 from builder.errors import FlagError
 from builder.repository.flag_history import Change
 from builder.repository.flag_store import FlagStore
@@ -21,11 +22,8 @@ from builder.spec.chargeback import OTHER_TENANT
 from builder.spec.load import load_pipeline
 from builder.spec.pipeline import PipelineSpec
 
-Pipeline = Annotated[Path, typer.Argument(help="The pipeline.yaml.")]
 Repository = Annotated[Path, typer.Option(help="Folder of the model repository that the servers mount.")]
 Tenant = Annotated[str | None, typer.Option(help="For this tenant only, one of chargeback.tenants or `other`.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-DEFAULT_REPOSITORY = Path("model_repository")
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from builder.cli.console import err, print_json
+from builder.cli.options import DEFAULT_REPOSITORY
 from builder.errors import ServeError
 from builder.serve.client import Chunk
 from builder.serve.client import generate as stream
@@ -34,7 +35,7 @@ def generate(
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, tokens.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository, if no server is running.")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository, if no server is running.")] = DEFAULT_REPOSITORY,
 ) -> None:
     """Ask a served pipeline and stream its answer; starts Triton for this one call when none is running.
 

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Repository
 from builder.spec.load import load_pipeline
 
 if TYPE_CHECKING:  # reports import matplotlib: time that --help must not pay
@@ -34,8 +35,8 @@ def loadtest(
     report: Annotated[
         Path | None, typer.Option(help="Folder for report.html, report.json and clients.json.", show_default="reports/loadtest-NAME-TIME")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    json: Json = False,
+    repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
     """Put users on a pipeline and check its latencies against `slo`; exit 1 when one is broken.
 

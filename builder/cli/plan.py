@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from builder.cli.console import findings_table, out, print_json
+from builder.cli.options import Json
 from builder.errors import SpecError
 from builder.spec.load import load_pipeline
 from builder.spec.sizes import approximate_bytes
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # the plan opens checkpoints and so imports torch: seconds th
 
 def plan(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml to check.")],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: Json = False,
     acceptance: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="Measured acceptance rate, 0 to 1.")] = None,
     plain_ms: Annotated[float | None, typer.Option(min=1e-6, help="Measured plain step, milliseconds.")] = None,
     draft_ms: Annotated[float | None, typer.Option(min=0.0, help="Measured draft step, milliseconds.")] = None,

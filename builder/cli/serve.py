@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from builder.cli.console import err
+from builder.cli.options import DEFAULT_REPOSITORY, Repository
 from builder.errors import ServeError
 from builder.repository.live import serving_version
 from builder.serve.triton import Triton
@@ -21,7 +22,7 @@ from builder.spec.load import load_pipeline
 
 def serve(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline.yaml to serve; build it first.")],
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    repository: Repository = DEFAULT_REPOSITORY,
     host: Annotated[str | None, typer.Option(help="Address to listen on instead of serving.host.")] = None,
     triton_binary: Annotated[Path | None, typer.Option(help="A tritonserver to use instead of the installed one.")] = None,
     log: Annotated[Path | None, typer.Option(help="Append Triton's log to this file instead of stderr.")] = None,

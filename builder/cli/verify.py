@@ -11,6 +11,7 @@ from rich.table import Table
 
 from builder.cli.build import progress_bars
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Repository
 from builder.repository.live import serving_version
 from builder.repository.versions import find_version
 from builder.spec.load import load_pipeline
@@ -27,8 +28,8 @@ def verify(
     version: Annotated[int | None, typer.Option(help="Another version than the live one.")] = None,
     votes: Annotated[Path | None, typer.Option(help="Human preference: a CSV with the columns case,choice.")] = None,
     report: Annotated[Path | None, typer.Option(help="Folder for report.html and report.json.", show_default="beside the version")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    json: Json = False,
+    repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
     """Compare a version with plain decoding: token identity, sampled distributions, task success, drift. Exit 1 if a gate says no.
 

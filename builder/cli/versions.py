@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.console import err, out, print_json
+from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline
 from builder.errors import RepositoryError
 from builder.repository.live import live_version, previous_version
 from builder.repository.rollback import roll_back
@@ -18,13 +19,10 @@ from builder.repository.versions import versions as complete_versions
 from builder.serve.servers import named_server, running_servers
 from builder.spec.load import load_pipeline
 
-Pipeline = Annotated[Path, typer.Argument(help="The pipeline.yaml.")]
 Repository = Annotated[Path, typer.Option(help="Folder of the model repository that the servers mount.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Servers = Annotated[
     list[str] | None, typer.Option("--server", help="HOST:PORT (HTTP) of a server that runs on another machine; may be repeated.")
 ]
-DEFAULT_REPOSITORY = Path("model_repository")
 
 
 def versions(
