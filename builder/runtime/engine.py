@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
@@ -16,6 +15,7 @@ from builder.runtime.answer import Answer
 from builder.runtime.compute_share import share_pass_time
 from builder.runtime.decoder import Decoder, Verdict
 from builder.runtime.drain import Drain
+from builder.runtime.endings import Endings
 from builder.runtime.limits import Limits
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import Cancellation, Output, Request
@@ -65,10 +65,9 @@ class Engine:
         self._observer = observer or SilentObserver()
         self._decoder = Decoder(target, draft, settings)
         self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache)
-        self._changed = threading.Condition()  # guards scheduler, sequences, cancelled and stopping
+        self._changed = threading.Condition()  # guards scheduler, sequences, endings and stopping
         self._sequences: dict[str, list[Sequence]] = {}  # by request id, each until its last output is made
-        self._cancelled: dict[str, Cancellation] = {}  # by request id
-        self._deadlines: list[tuple[float, str]] = []  # heap of (monotonic clock, request id); ended requests are skipped when due
+        self._endings = Endings()
         self._limits = Limits(settings.tenants)
         self._drain = Drain()
         self._failures = 0  # steps that failed since one served something
@@ -115,7 +114,7 @@ class Engine:
             self._scheduler.add(sequences[-1])
         self._sequences[request.id] = sequences
         if request.timeout is not None:
-            heapq.heappush(self._deadlines, (request.arrival + request.timeout, request.id))
+            self._endings.set_deadline(request.id, request.arrival + request.timeout)
 
     @property
     def broken(self) -> bool:
@@ -127,7 +126,7 @@ class Engine:
         with self._changed:
             known = request_id in self._sequences
             if known:
-                self._cancelled.setdefault(request_id, reason)
+                self._endings.cancel(request_id, reason)
                 self._changed.notify_all()
             return known
 
@@ -179,7 +178,8 @@ class Engine:
         if thread is not None:
             thread.join()
         with self._changed:
-            self._cancelled = dict.fromkeys(self._sequences, Cancellation.SHUTDOWN) | self._cancelled
+            for request_id in self._sequences:
+                self._endings.cancel(request_id, Cancellation.SHUTDOWN)
             self._drop_cancelled()
         self._deliver()
 
@@ -264,7 +264,7 @@ class Engine:
         self._sequences[request.id].remove(sequence)
         if not self._sequences[request.id]:
             del self._sequences[request.id]
-            self._cancelled.pop(request.id, None)
+            self._endings.forget(request.id)
         self._limits.ended(request.tenant, now)
         self._drain.ended(now)
         self._outbox.append((sequence, output))
@@ -272,11 +272,7 @@ class Engine:
 
     def _drop_cancelled(self) -> None:
         now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heapq.heappop(self._deadlines)
-            if request_id in self._sequences:
-                self._cancelled.setdefault(request_id, Cancellation.DEADLINE)
-        for request_id, reason in list(self._cancelled.items()):
+        for request_id, reason in self._endings.due(now, self._sequences):
             for sequence in list(self._sequences[request_id]):
                 self._close(sequence, sequence.answer.cancel(reason, sequence.token_ids, now), now)
 

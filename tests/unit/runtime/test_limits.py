@@ -97,7 +97,7 @@ def test_a_deadline_ends_running_and_waiting_requests_and_frees_their_blocks() -
     bench.submit("waiting", (3, 4), TWELVE, timeout=100.0)
     bench.submit("patient", (5, 6), TWELVE)
     bench.engine.step()
-    bench.engine._deadlines = [(time.monotonic(), request_id) for _, request_id in bench.engine._deadlines]
+    bench.engine._endings._deadlines = [(time.monotonic(), request_id) for _, request_id in bench.engine._endings._deadlines]
     bench.run(audit=True)
     for name in ("running", "waiting"):
         assert (bench.last(name).finish_reason, bench.last(name).cancellation) == (FinishReason.TIMEOUT, Cancellation.DEADLINE)
@@ -109,10 +109,10 @@ def test_a_deadline_ends_running_and_waiting_requests_and_frees_their_blocks() -
 def test_a_request_that_ended_in_time_is_not_touched_by_its_deadline() -> None:
     bench = Bench(proposer="none")
     bench.submit("a", (1, 2), TWELVE, timeout=0.001)
-    bench.engine._deadlines = [(time.monotonic() + 100, "a")]
+    bench.engine._endings._deadlines = [(time.monotonic() + 100, "a")]
     bench.run()
     bench.submit("a", (3, 4), TWELVE)  # the id again, without a deadline
-    bench.engine._deadlines = [(time.monotonic() + 100, "nobody")]
+    bench.engine._endings._deadlines = [(time.monotonic() + 100, "nobody")]
     bench.run()
     assert bench.last("a").finish_reason is FinishReason.LENGTH
 
