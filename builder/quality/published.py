@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.progress import Progress
 from builder.quality.baseline import Baseline, read_baseline
 from builder.quality.files import write_report
-from builder.quality.protocol import Progress, Verification, verify
+from builder.quality.protocol import Verification, verify
 from builder.quality.report import Report
 from builder.quality.votes import Votes
 from builder.repository.live import live_version

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import CheckError
+from builder.progress import Progress
 from builder.quality.baseline import FOLDER
 from builder.quality.files import write_report
-from builder.quality.protocol import Progress, Verification, require, verify
+from builder.quality.protocol import Verification, require, verify
 from builder.quality.published import REPORTS, live_baseline
 from builder.spec.load import LoadedPipeline
 
