@@ -117,6 +117,7 @@ def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettin
         num_blocks=num_blocks,
         prefix_caching=spec.engine.kv_cache.prefix_caching,
         prefix_isolation=spec.engine.kv_cache.prefix_isolation,
+        eviction=spec.engine.kv_cache.eviction,
         proposer=spec.speculation.proposer,
         max_draft_tokens=spec.speculation.max_draft_tokens,
         adaptive=spec.speculation.control.adaptive,

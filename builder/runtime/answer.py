@@ -24,6 +24,7 @@ class Tally:
     state: State = State.PLAIN  # of the control, for this request, as of the latest decode step
     draft_length: int = 0  # K of that step
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
+    evicted_tokens: int = 0  # of prompt and answer, forgotten to make room in the context
 
     def round(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
@@ -85,6 +86,13 @@ class Answer:
             return FinishReason.STOP
         return FinishReason.LENGTH if self._length >= self._end else None
 
+    def evicted(self, count: int) -> None:
+        """`count` tokens in front of those that have not left were dropped from the sequence."""
+        self.tally.evicted_tokens += count
+        self._length -= count
+        self._sent -= count
+        self._end -= count
+
     def output(self, token_ids: list[int], now: float) -> Output | None:
         """The chunk that may leave now, with usage and stats if it is the last; None when every token is held back."""
         if self.finish_reason is not None:
@@ -127,7 +135,7 @@ class Answer:
     def usage(self) -> Usage:
         """The answers of one request share its prompt: the first has it in its usage."""
         prompt = len(self.request.prompt_ids)
-        made = self._length - prompt
+        made = self._length + self.tally.evicted_tokens - prompt
         return Usage(0, made) if self.index else Usage(prompt, made, self.tally.cached_tokens)
 
     def stats(self) -> DecodeStats:
@@ -147,4 +155,5 @@ class Answer:
             state=tally.state,
             draft_length=tally.draft_length,
             rollout_arm=self.request.rollout_arm,
+            evicted_tokens=tally.evicted_tokens,
         )

@@ -93,7 +93,7 @@ class Decoder:
 
 def _context(place: int, sequence: Sequence, limit: int) -> Context:
     sampling = sequence.request.sampling
-    numbers = None if sampling.greedy or not limit else uniforms(sequence.seed, len(sequence.token_ids), limit + 1)
+    numbers = None if sampling.greedy or not limit else uniforms(sequence.seed, sequence.drawn, limit + 1)
     return Context(place, sequence.token_ids, limit, sampling, numbers)
 
 
@@ -133,7 +133,7 @@ def _decide(sequence: Sequence, draft: Draft, logits: Tensor | None, best: list[
     else:
         p = distribution(logits, params, history, drafted)
         q = torch.stack(draft.q) if draft.q else None
-        accepted, token = acceptance.verify(p, q, drafted, uniforms(sequence.seed, len(history), len(drafted) + 1))
+        accepted, token = acceptance.verify(p, q, drafted, uniforms(sequence.seed, sequence.drawn, len(drafted) + 1))
     won = [*drafted[:accepted], token]
     asked = params.logprobs
     logprobs = (

@@ -25,7 +25,7 @@ from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
 from builder.runtime.speculation import ControlReport
 from builder.runtime.switches import Switches
-from builder.runtime.validation import check_request
+from builder.runtime.validation import check_request, check_settings
 from builder.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -54,9 +54,7 @@ class Engine:
         observer: Observer | None = None,
         version: str = "0",
     ) -> None:
-        if settings.max_num_tokens < settings.max_batch_size:
-            limits = f"max_num_tokens {settings.max_num_tokens} is below max_batch_size {settings.max_batch_size}"
-            raise EngineError(f"{limits}: a pass must have a row for each running sequence", where="engine")
+        check_settings(settings)
         self.settings = settings
         self.version = version
         self._vocab_size = target.config.vocab_size
@@ -106,7 +104,7 @@ class Engine:
     def _queue(self, request: Request, on_output: Callable[[Output], None], seed: int) -> None:
         sequences: list[Sequence] = []
         for index in range(request.sampling.n):
-            answer = Answer(request, self._eos, self._scheduler.context, self._tokenizer, index)
+            answer = Answer(request, self._eos, self._scheduler.longest, self._tokenizer, index)
             own_seed, ids = sample_seed(seed, index), list(request.prompt_ids)
             leader = sequences[0] if sequences else None
             sequences.append(Sequence(request, on_output, self._arrivals, own_seed, ids, answer, leader=leader))
@@ -253,6 +251,7 @@ class Engine:
             self._scheduler.trim(sequence)
             if output is not None:
                 self._outbox.append((sequence, output))
+            self._scheduler.evict_if_full(sequence)
 
     def _close(self, sequence: Sequence, output: Output, now: float) -> None:
         """Free all a sequence holds and queue its last output."""

@@ -76,6 +76,7 @@ class DecodeStats:
     state: str = "plain"  # "speculating" | "plain" | "probing", at its last step
     draft_length: int = 0  # K at its last step
     rollout_arm: str = ""  # of the request
+    evicted_tokens: int = 0  # of prompt and answer, forgotten to make room in the context: the answer is not that of the whole text
 
     @property
     def draft_acceptance_rate(self) -> float:

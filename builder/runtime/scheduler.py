@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from builder.runtime.block_manager import BlockManager
+from builder.runtime.eviction import forgotten
 from builder.runtime.policy import make_policy
 from builder.runtime.sequence import Sequence, Status
 from builder.runtime.settings import EngineSettings
@@ -37,7 +40,14 @@ class Scheduler:
         places = self.settings.max_waiting + self.settings.max_batch_size - len(self.running)
         return max(0, len(self.waiting) + answers - places)
 
+    @property
+    def longest(self) -> int:
+        """Tokens a text may reach, prompt and answer together."""
+        return self.context if self.settings.eviction == "recompute" else sys.maxsize
+
     def add(self, sequence: Sequence) -> None:
+        if self._is_full(sequence):
+            sequence.evict(self._forgotten(sequence))
         self.policy.arrived(sequence, (*self.waiting, *self.running))
         self.waiting.append(sequence)
 
@@ -67,7 +77,7 @@ class Scheduler:
     def _may_start(self, sequence: Sequence) -> bool:
         """Answers to one prompt wait until the first has run it, and then find its blocks in the prefix cache."""
         leader, prompt = sequence.leader, len(sequence.request.prompt_ids)
-        if leader is None or leader.status is not Status.RUNNING or not self.settings.prefix_caching:
+        if leader is None or leader.status is not Status.RUNNING or not self.settings.prefix_caching or leader.answer.tally.evicted_tokens:
             return True
         behind = self._own_draft_cache and leader.draft_computed < prompt and len(leader.token_ids) < prompt + DRAFT_CATCHES_UP
         return leader.num_computed >= prompt and not behind
@@ -81,11 +91,27 @@ class Scheduler:
                 self.blocks.grow(sequence.blocks, len(sequence.token_ids))
 
     def _preempt(self, sequence: Sequence) -> None:
+        self._return(sequence)
+        sequence.forget()
+        self.preemptions += 1
+
+    def _return(self, sequence: Sequence) -> None:
+        """Back to the queue, without blocks."""
         self.running.remove(sequence)
         self.blocks.free(sequence.blocks)
-        sequence.forget()
         self.waiting.insert(0, sequence)
-        self.preemptions += 1
+
+    def evict_if_full(self, sequence: Sequence) -> None:
+        """A running sequence whose next token has no place in the context forgets its middle and is run again."""
+        if self._is_full(sequence):
+            self._return(sequence)
+            sequence.evict(self._forgotten(sequence))
+
+    def _is_full(self, sequence: Sequence) -> bool:
+        return len(sequence.token_ids) >= self.context and self.settings.eviction == "attention_sink"
+
+    def _forgotten(self, sequence: Sequence) -> range:
+        return forgotten(len(sequence.token_ids), self.context, self.settings.block_size)
 
     def draft_limits(self, now: float = 0.0) -> list[tuple[Sequence, int]]:
         """The decoding sequences with the draft tokens each may have; their blocks are taken here, and nobody is preempted.

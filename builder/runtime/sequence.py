@@ -47,6 +47,17 @@ class Sequence:
         if not self.answer.tally.target_passes:
             self.answer.tally.cached_tokens = positions
 
+    @property
+    def drawn(self) -> int:
+        """Length of the text, what was evicted included: numbers the random draws, of which none may be used twice."""
+        return len(self.token_ids) + self.answer.tally.evicted_tokens
+
+    def evict(self, places: range) -> None:
+        """Drop these tokens. What is behind them moves to new positions: nothing computed is right any longer."""
+        del self.token_ids[places.start : places.stop]
+        self.answer.evicted(len(places))
+        self.forget()
+
     def forget(self) -> None:
         """Preemption by recompute: the tokens stay, their keys and values are made anew."""
         self.num_computed = 0

@@ -29,6 +29,7 @@ class EngineSettings:
     num_blocks: int = 1024
     prefix_caching: bool = True  # a prompt takes the keys and values of the full blocks it has in common with earlier text
     prefix_isolation: Literal["none", "tenant"] = "none"  # tenant: only with text of the same tenant
+    eviction: Literal["recompute", "attention_sink"] = "recompute"  # attention_sink: a full context forgets its middle and goes on
     proposer: str = "draft_model"  # name in decoding/proposers registry; "none" is plain decoding
     max_draft_tokens: int = 4  # K
     adaptive: bool = False  # draft_limits follow acceptance and costs, up to max_draft_tokens

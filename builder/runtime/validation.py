@@ -5,11 +5,24 @@ from __future__ import annotations
 import math
 
 from builder.decoding.params import SamplingParams
-from builder.errors import RequestError
+from builder.errors import EngineError, RequestError
 from builder.runtime.request import Request
 from builder.runtime.settings import EngineSettings
 
 MOST_LOGPROBS = 20
+
+
+def check_settings(settings: EngineSettings) -> None:
+    """EngineError when limits contradict each other."""
+    if settings.max_num_tokens < settings.max_batch_size:
+        limits = f"max_num_tokens {settings.max_num_tokens} is below max_batch_size {settings.max_batch_size}"
+        raise EngineError(f"{limits}: a pass must have a row for each running sequence", where="engine")
+    pool, fewest = settings.num_blocks * settings.block_size, 4 * settings.block_size
+    if settings.eviction == "attention_sink" and min(settings.max_seq_len, pool) < fewest:
+        what = (
+            f"attention_sink needs room for four blocks, {fewest} tokens; max_seq_len is {settings.max_seq_len}, the KV cache holds {pool}"
+        )
+        raise EngineError(what, where="engine.kv_cache.eviction", mend="Raise engine.kv_cache.memory or engine.max_seq_len")
 
 
 def check_request(request: Request, settings: EngineSettings, vocab_size: int, *, has_tokenizer: bool) -> None:
@@ -25,6 +38,14 @@ def _check_prompt(request: Request, settings: EngineSettings, vocab_size: int) -
     tokens = len(request.prompt_ids)
     if tokens == 0:
         raise RequestError("the prompt is empty", where="prompt", mend="Send at least one token")
+    if settings.eviction == "recompute":
+        _check_context(tokens, settings)
+    for place, token in enumerate(request.prompt_ids):
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"token {place} is {token}, the vocabulary has 0 to {vocab_size - 1}", where="prompt")
+
+
+def _check_context(tokens: int, settings: EngineSettings) -> None:
     if tokens > settings.max_seq_len - 1:
         raise RequestError(
             f"the prompt has {tokens} tokens, at most {settings.max_seq_len - 1} fit max_seq_len {settings.max_seq_len}",
@@ -38,9 +59,6 @@ def _check_prompt(request: Request, settings: EngineSettings, vocab_size: int) -
             where="prompt",
             mend="Shorten it, or raise engine.kv_cache.memory",
         )
-    for place, token in enumerate(request.prompt_ids):
-        if not 0 <= token < vocab_size:
-            raise RequestError(f"token {place} is {token}, the vocabulary has 0 to {vocab_size - 1}", where="prompt")
 
 
 def _check_sampling(sampling: SamplingParams) -> None:

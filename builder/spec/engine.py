@@ -15,6 +15,7 @@ Core = Annotated[int, Field(ge=0, le=8191)]
 Backend = Literal["torch_aot", "trtllm-engine", "trtllm-llmapi"]
 InstructionSet = Literal["auto", "amx", "avx512", "avx2", "generic"]
 SMALLEST_CACHE = 1 << 20  # bytes; below this a unit was mistaken
+CONTEXTS = 16  # that one text may run through under attention_sink
 
 
 class KvCache(Section):
@@ -39,6 +40,13 @@ class KvCache(Section):
         default="none",
         description="Who shares cached prefixes. tenant: only requests of one tenant, so that nobody learns from the time of a first "
         "token what another tenant has asked; all tenants outside chargeback.tenants count as one. none: everybody.",
+    )
+    eviction: Literal["recompute", "attention_sink"] = Field(
+        default="recompute",
+        description="What gives way when room runs out. recompute: an answer ends where engine.max_seq_len is full, and one that must wait "
+        "for memory is computed again; tokens never change. attention_sink: a conversation that fills the context forgets its middle, "
+        "keeps its first block and its latest tokens, and goes on; the answer is then not that of the whole text, and decode_stats "
+        "has evicted_tokens.",
     )
 
 
@@ -102,6 +110,22 @@ class Engine(Section):
                 "Choose a smaller block_size",
             )
         return self
+
+    @model_validator(mode="after")
+    def _eviction_agrees(self) -> Self:
+        if self.kv_cache.eviction == "attention_sink":
+            where, fewest = "kv_cache.eviction", 4 * self.kv_cache.block_size
+            if self.chosen_backend != "torch_aot":
+                raise conflict(where, f"attention_sink is not there with engine.backend {self.backend}", "Leave eviction out")
+            if self.max_seq_len < fewest:
+                what = f"attention_sink needs engine.max_seq_len of at least four blocks, {fewest} tokens, and it is {self.max_seq_len}"
+                raise conflict(where, what, "Raise engine.max_seq_len, or leave eviction out")
+        return self
+
+    @property
+    def longest_text(self) -> int:
+        """Prompt and answer together, tokens; under attention_sink a bound that keeps one request from running for ever."""
+        return self.max_seq_len * (CONTEXTS if self.kv_cache.eviction == "attention_sink" else 1)
 
     @model_validator(mode="after")
     def _backend_agrees(self) -> Self:

@@ -50,18 +50,18 @@ class PipelineSpec(Section):
                 f"speculation.proposer {self.speculation.proposer} needs a draft, but draft is null",
                 "Describe a draft, or set proposer to ngram or none",
             )
-        tokens, limit = self.serving.max_tokens, self.engine.max_seq_len
+        tokens, limit = self.serving.max_tokens, self.engine.longest_text
         if tokens is not None and tokens >= limit:
             raise conflict(
                 "serving.max_tokens",
-                f"serving.max_tokens {tokens} leaves no room for a prompt in engine.max_seq_len {limit}",
+                f"serving.max_tokens {tokens} leaves no room for a prompt in the {limit} tokens that engine.max_seq_len allows",
                 f"Set it below {limit}, or raise max_seq_len",
             )
         prompt = self.serving.max_prompt_tokens
         if prompt is not None and prompt >= limit:
             raise conflict(
                 "serving.max_prompt_tokens",
-                f"serving.max_prompt_tokens {prompt} leaves no room for an answer in engine.max_seq_len {limit}",
+                f"serving.max_prompt_tokens {prompt} leaves no room for an answer in the {limit} tokens that engine.max_seq_len allows",
                 f"Set it below {limit}, or raise max_seq_len",
             )
         known = (*self.chargeback.tenants, OTHER_TENANT)
@@ -75,7 +75,7 @@ class PipelineSpec(Section):
     @property
     def longest_prompt(self) -> int:
         """Most tokens of a prompt: serving.max_prompt_tokens, else all the context but one token of answer."""
-        return self.serving.max_prompt_tokens or self.engine.max_seq_len - 1
+        return self.serving.max_prompt_tokens or self.engine.longest_text - 1
 
     @property
     def used_draft(self) -> Draft | None:
@@ -85,7 +85,7 @@ class PipelineSpec(Section):
     @property
     def longest_answer(self) -> int:
         """Most tokens a request may ask for: serving.max_tokens, else all the context but one token of prompt."""
-        return self.serving.max_tokens or self.engine.max_seq_len - 1
+        return self.serving.max_tokens or self.engine.longest_text - 1
 
     @property
     def default_answer(self) -> int:

@@ -18,7 +18,7 @@ def prompt_ids(tokenizer: Tokenizer, text: bytes | None, messages: bytes | None,
 
     RequestError: none or both given, not UTF-8, empty, too long, not a chat.
     """
-    most = spec.engine.max_seq_len
+    most = spec.engine.longest_text
     if (text is None) == (messages is None):
         what = "a request needs either text_input or messages" + (", but has both" if text is not None else "")
         raise RequestError(what, where="text_input")
@@ -37,11 +37,11 @@ def prompt_ids(tokenizer: Tokenizer, text: bytes | None, messages: bytes | None,
     return ids
 
 
-def _utf8(data: bytes, field: str, max_seq_len: int) -> str:
-    most = max_seq_len * MOST_BYTES_PER_TOKEN
+def _utf8(data: bytes, field: str, longest: int) -> str:
+    most = longest * MOST_BYTES_PER_TOKEN
     if len(data) > most:
         raise RequestError(
-            f"the prompt has {len(data)} bytes, more than {max_seq_len} tokens can cover", where=field, mend="Shorten the prompt"
+            f"the prompt has {len(data)} bytes, more than {longest} tokens can cover", where=field, mend="Shorten the prompt"
         )
     try:
         return data.decode("utf-8")

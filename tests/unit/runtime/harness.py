@@ -53,6 +53,16 @@ def text_of(entry: Entry) -> tuple[list[int], list[int]]:
     return [*blocks, entry.block], [*ids, *entry.token_ids]
 
 
+class Pieces(tuple[bytes, ...]):
+    strips_space = False
+
+
+class Letters:
+    """Token n is the n-th letter."""
+
+    pieces = Pieces(bytes([ord("a") + n]) for n in range(11))
+
+
 class Bench:
     """An engine stepped by hand. `audit` checks both caches against whole passes and spoils everything else in them."""
 

@@ -13,7 +13,7 @@ from builder.errors import EngineError, RequestError
 from builder.runtime.engine import Engine
 from builder.runtime.request import Cancellation, FinishReason, Output, Request
 from builder.runtime.settings import EngineSettings
-from tests.unit.runtime.harness import Bench, plain_greedy
+from tests.unit.runtime.harness import Bench, Letters, plain_greedy
 from tests.unit.toy_runner import toy_pair
 
 torch.set_num_threads(1)
@@ -57,16 +57,6 @@ def test_the_end_of_sequence_token_ends_an_answer_inside_a_round() -> None:
     assert bench.last("a").finish_reason is FinishReason.STOP
     assert bench.tokens("b") == expected
     assert bench.scheduler.blocks.num_used == 0
-
-
-class Pieces(tuple[bytes, ...]):
-    strips_space = False
-
-
-class Letters:
-    """Token n is the n-th letter."""
-
-    pieces = Pieces(bytes([ord("a") + n]) for n in range(11))
 
 
 @pytest.mark.parametrize("proposer", ["none", "draft_model"])

@@ -61,6 +61,12 @@ def test_a_minimal_pipeline_gets_the_documented_defaults(tmp_path: Path) -> None
         ("engine:\n  max_num_tokens: 8\n", 4, "less than max_batch_size 16"),
         ("engine: {max_seq_len: 16, kv_cache: {block_size: 32}}\n", 3, "block_size 32 is larger than max_seq_len 16"),
         ("serving:\n  max_tokens: 2048\n", 4, "leaves no room for a prompt"),
+        ("engine: {max_seq_len: 63, kv_cache: {eviction: attention_sink}}\n", 3, "at least four blocks, 64 tokens, and it is 63"),
+        (
+            "engine: {backend: trtllm-llmapi, gpu: {name: H100}, kv_cache: {eviction: attention_sink}}\n",
+            3,
+            "attention_sink is not there",
+        ),
     ],
 )
 def test_a_broken_rule_names_its_key_and_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
@@ -126,3 +132,10 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + HEAD.encode())
     assert load_pipeline(path).spec.metadata.name == "demo"
+
+
+def test_with_attention_sink_a_text_may_run_through_sixteen_contexts(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(HEAD + "engine: {max_seq_len: 64, kv_cache: {eviction: attention_sink}}\nserving: {max_tokens: 1000}\n")
+    spec = load_pipeline(path).spec
+    assert (spec.longest_prompt, spec.longest_answer) == (1023, 1000)
