@@ -23,6 +23,7 @@ from builder.weights.source import resolve
 
 MOST_STREAMS = 256
 PEER_STREAMS = (4, 8, 16)
+PEERS = ("openvino", "llama.cpp")
 SCRIPT = ROOT / "loadtest" / "peers" / "streams.py"
 
 
@@ -65,24 +66,25 @@ def run_load(
     peers: Sequence[PeerLoad] = ()
     if options.peers:
         on_progress("other engines")
-        peers = _peers(lab, resolve(loaded.spec.target.weights, loaded.base).path, prompts, options.tokens)
+        model = resolve(loaded.spec.target.weights, loaded.base).path
+        peers = [load for peer in PEERS for load in _peer(lab, peer, model, prompts, options.tokens)]
     machine = Machine.of(lab.parts.target.instruction_set, spec.engine.threads)
     return LoadReport(version.pipeline, version.number, machine, options.tokens, options.blocks, tuple(loads), probes, tuple(peers))
 
 
-def _peers(lab: Lab, model: Path, prompts: Sequence[Prompt], tokens: int) -> list[PeerLoad]:
+def _peer(lab: Lab, peer: str, model: Path, prompts: Sequence[Prompt], tokens: int) -> list[PeerLoad]:
     with tempfile.TemporaryDirectory(prefix="tandem-peers-") as folder:
         asked, out = Path(folder) / "prompts.json", Path(folder) / "out.json"
         texts = [{"class": prompt.kind, "text": prompt.rendered(lab.parts.tokenizer)} for prompt in prompts]
         asked.write_text(json.dumps(texts), encoding="utf-8")
         levels = ",".join(map(str, PEER_STREAMS))
-        options = {"--model": model, "--prompts": asked, "--tokens": tokens, "--streams": levels, "--out": out}
+        options = {"--peer": peer, "--model": model, "--prompts": asked, "--tokens": tokens, "--streams": levels, "--out": out}
         command = [str(PYTHON), str(SCRIPT), *(str(part) for option in options.items() for part in option)]
         try:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS)
             entries = json.loads(out.read_text(encoding="utf-8"))
         except subprocess.CalledProcessError as error:
-            raise EngineError(f"the peers failed: {error.stderr.strip()[-500:]}", where=str(SCRIPT.relative_to(ROOT))) from error
+            raise EngineError(f"{peer} failed: {error.stderr.strip()[-500:]}", where=str(SCRIPT.relative_to(ROOT))) from error
         except (subprocess.TimeoutExpired, OSError, ValueError) as error:
-            raise EngineError(f"the peers gave no result ({error})", where=str(SCRIPT.relative_to(ROOT))) from error
+            raise EngineError(f"{peer} gave no result ({error})", where=str(SCRIPT.relative_to(ROOT))) from error
         return [PeerLoad(entry["peer"], entry["version"], entry["streams"], entry["tok_s"]) for entry in entries]

@@ -76,6 +76,9 @@ def measure_peers(
     for name in NAMES:
         on_progress(f"peer {name}")
         entries = _run_peer(lab, name, model, prompts, tokens)
+        for entry in entries:
+            if "error" in entry:
+                on_progress(f"{name} {entry['mode']} did not run: {entry['error']}")
         after = our_speeds(lab, best, prompts, tokens)
         mean = Speeds((before.plain + after.plain) / 2, (before.speculative + after.speculative) / 2)
         rows += compare(entries, mean)

@@ -87,16 +87,16 @@ class SpeculationControl:
 
     def rows_beside(self, decoding_rows: int, most: int) -> int:
         """Rows of a pass that decodes so many and fills up with prompts, so that who decodes waits PREFILL_STRETCH times as long."""
-        span = self._costs.span("target")
+        decoded, mixed = self._costs.span("target"), self._costs.span("mixed")
         alone = self._costs.seconds("target", decoding_rows)
-        if span is None or alone is None or span[0] > decoding_rows:  # nobody has seen them decode alone
+        if alone is None or decoded is None or decoded[0] > decoding_rows or mixed is None:  # nobody has seen them alone, or with prompts
             return min(most, decoding_rows + UNMEASURED_ROWS)
-        known = max(2 * int(span[1]), decoding_rows + UNMEASURED_ROWS)  # a line through two small passes may point anywhere
-        return self._costs.rows_within("target", PREFILL_STRETCH * alone, min(most, known))
+        known = max(2 * int(mixed[1]), decoding_rows + UNMEASURED_ROWS)  # a line through two small passes may point anywhere
+        return max(decoding_rows, self._costs.rows_within("mixed", PREFILL_STRETCH * alone, min(most, known)))
 
     def prefilled(self, rows: int, seconds: float) -> None:
         """A pass with prompts in it. Not held against stalls: nothing is known yet of passes as large as the first ones."""
-        self._costs.record("target", rows, seconds)
+        self._costs.record("mixed", rows, seconds)
 
     def decoded(self, rows: int, target_seconds: float, draft_seconds: float, tokens: int) -> None:
         """A step without prefill: a target pass of so many rows and all that is done on the host, and the tokens won."""

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["target", "draft"]
+# target: a pass of plain rows and verify groups. mixed: one with prompts in it, whose rows but the last of a prompt skip the head.
+Kind = Literal["target", "mixed", "draft"]
 
 MEMORY = 16  # passes an average looks back over; fewer at the start, so that the first ones count in full
 EXACT = 16  # up to so many rows each count has an average of its own: one tile of sixteen rows ends there
@@ -27,16 +28,16 @@ class _Mean:
 
 
 class StepCosts:
-    """Moving averages of the seconds of a pass by its number of rows, of target and draft apart.
+    """Moving averages of the seconds of a pass by its number of rows, each kind apart.
 
     `record` is called by the thread that steps, about a microsecond a pass; `seconds` may be asked from the same thread at any time.
     """
 
     def __init__(self) -> None:
-        self._means: dict[Kind, dict[int, _Mean]] = {"target": {}, "draft": {}}
+        self._means: dict[Kind, dict[int, _Mean]] = {"target": {}, "mixed": {}, "draft": {}}
 
     def record(self, kind: Kind, rows: int, seconds: float) -> None:
-        """A pass of `rows` rows (prefill chunks, plain rows and verify groups together; for a draft, sequences) took so long."""
+        """A pass of `rows` rows (for a draft, sequences) took so long."""
         means, place = self._means[kind], bucket(rows)
         if place not in means:
             means[place] = _Mean()

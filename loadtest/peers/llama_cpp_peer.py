@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import llama_cpp
 import numpy as np
@@ -53,7 +55,9 @@ class LlamaCppDecoder:
         self._end_ids = setup.end_ids
         self._draft: CountedDraft | None = None
         if setup.mode == "speculative":
-            self._draft = CountedDraft(GreedyDraft(_open(models.draft, setup), setup.draft_tokens))
+            with _stored_layout():
+                draft = _open(models.draft, setup)
+            self._draft = CountedDraft(GreedyDraft(draft, setup.draft_tokens))
         elif setup.mode == "ngram":
             self._draft = CountedDraft(LlamaPromptLookupDecoding(max_ngram_size=_NGRAM_SIZE, num_pred_tokens=setup.draft_tokens))
         self._model = _open(models.target, setup, self._draft)
@@ -67,6 +71,21 @@ class LlamaCppDecoder:
             if token in self._end_ids:
                 break
         return None if self._draft is None else self._draft.rounds
+
+
+@contextlib.contextmanager
+def _stored_layout() -> Iterator[None]:
+    """Models opened inside keep their weights as they are in the file: repacked 4-bit weights end llama.cpp (0.3.36) with a
+    segmentation fault on a processor with AMX. llama-cpp-python has no option for it."""
+    defaults = llama_cpp.llama_cpp.llama_model_default_params
+
+    def unpacked() -> Any:
+        options = defaults()
+        options.use_extra_bufts = False
+        return options
+
+    with mock.patch.object(llama_cpp.llama_cpp, "llama_model_default_params", unpacked):
+        yield
 
 
 def _open(path: Path, setup: Setup, draft: LlamaDraftModel | None = None) -> llama_cpp.Llama:

@@ -1,14 +1,14 @@
-"""Total speed of other engines with many streams at once: OpenVINO GenAI's continuous batching.
+"""Total speed of another engine with many streams at once: OpenVINO GenAI's continuous batching, llama.cpp's batches of sequences.
 
-usage: .venv-peers/bin/python loadtest/peers/streams.py --model MODEL.gguf --prompts PROMPTS.json --tokens 128 \\
-           --streams 4,8,16 --out STREAMS.json
+usage: .venv-peers/bin/python loadtest/peers/streams.py --peer openvino --model MODEL.gguf --prompts PROMPTS.json \\
+           --tokens 128 --streams 4,8,16 --out STREAMS.json
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ from loadtest.peers.entry import write_entries  # noqa: E402
 from loadtest.peers.errors import PeersError  # noqa: E402
 from loadtest.peers.prompts import read_prompts  # noqa: E402
 
-_CACHE_GB = 1
+# Where each peer is; its module is imported when it is measured, because it needs the peer's package.
+PEERS = {
+    "openvino": "loadtest.peers.openvino_streams:OpenVinoStreams",
+    "llama.cpp": "loadtest.peers.llama_cpp_streams:LlamaCppStreams",
+}
 
 
 def main() -> int:
@@ -34,7 +38,8 @@ def main() -> int:
         prompts = read_prompts(arguments.prompts)
         tokenizer = Tokenizer(open_tokenizer(str(arguments.model.resolve()), Path("/")).tokenizer_json)
         ids = [tokenizer.encode(prompt.text, add_special_tokens=False) for prompt in prompts]
-        write_entries(arguments.out, measure_openvino(arguments.model.resolve(), ids, arguments.tokens, levels, arguments.threads))
+        options = (arguments.model.resolve(), ids, arguments.tokens, levels, arguments.threads)
+        write_entries(arguments.out, measure(arguments.peer, *options))
     except TandemError as error:
         print(error.paragraph(), file=sys.stderr)
         return error.exit_code
@@ -42,7 +47,8 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Measure other engines with many streams of the same prompts at once.")
+    parser = argparse.ArgumentParser(description="Measure another engine with many streams of the same prompts at once.")
+    parser.add_argument("--peer", choices=PEERS, required=True, help="which; each in a process of its own, so that no thread pool spins")
     parser.add_argument("--model", type=Path, required=True, help="GGUF file or Hugging Face folder")
     parser.add_argument("--prompts", type=Path, required=True, help='JSON list of {"class": ..., "text": ...}, chat template applied')
     parser.add_argument("--tokens", type=int, default=128, help="length of each answer, in tokens")
@@ -62,38 +68,19 @@ def _levels(text: str) -> list[int]:
     return levels
 
 
-def measure_openvino(model: Path, ids: Sequence[list[int]], tokens: int, levels: Sequence[int], threads: int) -> list[dict[str, Any]]:
+def measure(peer: str, model: Path, ids: Sequence[list[int]], tokens: int, levels: Sequence[int], threads: int) -> list[dict[str, Any]]:
     """One entry a level; total tokens per second from asking to the last token, greedy, every answer of `tokens` tokens.
 
-    The pipeline is loaded once and warmed up. Raises PeersError when the export fails.
+    The peer is loaded once and warmed up. Raises PeersError when that fails.
     """
-    import numpy as np
-    import openvino
-    import openvino_genai
-
-    from loadtest.peers.models import openvino_pair
-
-    scheduler = openvino_genai.SchedulerConfig()
-    scheduler.cache_size = _CACHE_GB
-    scheduler.max_num_seqs = max(levels)
-    options = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "bf16"}
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(openvino_pair(model).target), scheduler, "CPU", options)
-    config = openvino_genai.GenerationConfig()
-    config.max_new_tokens, config.do_sample, config.ignore_eos = tokens, False, True
-
-    def seconds(count: int, length: int) -> tuple[float, int]:
-        config.max_new_tokens = length
-        prompts = [openvino.Tensor(np.asarray([ids[place % len(ids)]], dtype=np.int64)) for place in range(count)]
-        began = time.perf_counter()
-        answers = pipeline.generate(prompts, [config] * count)
-        return time.perf_counter() - began, sum(len(answer.m_generation_ids[0]) for answer in answers)
-
-    seconds(max(levels), 4)  # warm-up: buffers of every size are there
+    module, name = PEERS[peer].split(":")
+    streams = getattr(importlib.import_module(module), name)(model, ids, tokens, max(levels), threads)
+    streams.seconds(max(levels), 4)  # warm-up: buffers of every size are there
     entries = []
     for level in levels:
-        took, made = seconds(level, tokens)
-        entries.append({"peer": "openvino", "version": str(openvino_genai.__version__), "streams": level, "tok_s": made / took})
-        print(f"openvino, {level} streams: {made / took:.0f} tok/s", file=sys.stderr, flush=True)
+        took, made = streams.seconds(level, tokens)
+        entries.append({"peer": peer, "version": streams.version, "streams": level, "tok_s": made / took})
+        print(f"{peer}, {level} streams: {made / took:.0f} tok/s", file=sys.stderr, flush=True)
     return entries
 
 

@@ -76,9 +76,11 @@ class Controller:
         if best:
             self.draft_tokens = best
         elif self.window.rounds >= settings.fewest_rounds:
-            lasted = now - self._since
-            self._wait = settings.cool_down if lasted > STEADY * settings.cool_down else min(2 * self._wait, settings.rearm_after)
-            self._fall_back(now, sequences, self._reason(sequences, costs[0], quote))
+            lasted, reason = now - self._since, self._reason(sequences, costs[0], quote)
+            waited = settings.cool_down if lasted > STEADY * settings.cool_down else min(2 * self._wait, settings.rearm_after)
+            # a batch that shrinks brings drafts back at once: under a steady load a probe is for slow changes only
+            self._wait = settings.rearm_after if reason is Reason.LOAD else waited
+            self._fall_back(now, sequences, reason)
 
     def _reason(self, sequences: int, plain: float, quote: Quote) -> Reason:
         """What has changed since drafts last paid: with the acceptance of then they still would, or they would not even so."""

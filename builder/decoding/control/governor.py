@@ -13,7 +13,8 @@ from builder.decoding.control.state import Reason, State, Transition
 from builder.decoding.control.tenants import Scope, Tenants
 
 PIPELINE = "pipeline"
-FIRST_PLAIN = 4  # rounds before the first plain step: without one there is nothing to compare with
+FIRST_PLAIN = 16  # rounds, of all sequences, before the first plain step, or
+FIRST_STEPS = 4  # so many steps: without a plain one there is nothing to compare with
 PLAIN_STEPS = 2  # plain steps in a row: the first finds caches full of the draft's weights
 NEAR = 64  # tokens of backlog that a probe may catch up on
 
@@ -32,7 +33,8 @@ class Governor:
         self._transitions: list[Transition] = []
         self._batch: tuple[Counter[Scope], int] = Counter(), 0  # of the latest decision
         self._undecided = 0  # steps since then
-        self._until_plain = FIRST_PLAIN
+        self._until_plain = FIRST_PLAIN  # rounds until the first plain step, then steps until the next
+        self._compared = False
 
     def take_transitions(self) -> list[Transition]:
         taken, self._transitions = self._transitions, []
@@ -58,7 +60,7 @@ class Governor:
             return [self.settings.max_draft_tokens] * len(members)
         scopes = [self._tenants.scope(member) for member in members]
         self._decide(now, Counter(scopes), plain_rows)
-        if self._plain_is_due():
+        if self._plain_is_due(len(members)):
             return [0] * len(members)
         return self._given(members, scopes)
 
@@ -103,9 +105,13 @@ class Governor:
         states = {controller.state for controller in controllers.values()}
         self.state = next(state for state in (State.SPECULATING, State.PROBING, State.PLAIN) if state in states)
 
-    def _plain_is_due(self) -> bool:
-        """Two plain steps after every hundred rounds: drafts are judged by what plain steps cost now, not long ago."""
+    def _plain_is_due(self, rounds: int) -> bool:
+        """Two plain steps after every hundred: drafts are judged by what plain steps cost now, not long ago."""
         if not self.draft_tokens or self.state is not State.SPECULATING:
+            return False
+        if not self._compared:
+            self._until_plain = max(0, self._until_plain - max(rounds, FIRST_PLAIN // FIRST_STEPS))
+            self._compared = not self._until_plain
             return False
         self._until_plain -= 1
         if self._until_plain < -PLAIN_STEPS:

@@ -45,9 +45,10 @@ def test_a_useless_draft_costs_3_percent_at_most_and_is_left_within_3_s(acceptan
     assert first.at < 3.0
 
 
+@pytest.mark.parametrize("row", [0.03, 0.05, 0.08])
 @pytest.mark.parametrize("sequences", [1, 2, 4, 8, 16, 32])
-def test_no_batch_is_slower_than_plain_where_rows_cost(sequences: int) -> None:
-    options = {"machine": Machine(row=0.03), "batch": lambda _: sequences}
+def test_no_batch_is_slower_than_plain_where_rows_cost(sequences: int, row: float) -> None:
+    options = {"machine": Machine(row=row), "batch": lambda _: sequences}
     run = simulate(changing(0.7), 20, **options)
     assert run.speed >= 0.97 * simulate(changing(0.7), 20, fixed=0, **options).speed
 

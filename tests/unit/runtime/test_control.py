@@ -7,7 +7,8 @@ import torch
 
 from builder.decoding.control import State
 from builder.decoding.params import SamplingParams
-from builder.runtime.speculation import STALL, record
+from builder.runtime.settings import EngineSettings
+from builder.runtime.speculation import STALL, UNMEASURED_ROWS, SpeculationControl, record
 from builder.runtime.step_costs import StepCosts
 from builder.runtime.switches import Switches
 from tests.unit.runtime.harness import Bench, plain_greedy
@@ -98,3 +99,30 @@ def test_a_stalled_pass_counts_as_a_slow_one_and_no_more() -> None:
         record(costs, "target", 1, 0.01)
     record(costs, "target", 1, 10.0)
     assert costs.seconds("target", 1) == pytest.approx(0.01 + (STALL - 1) * 0.01 / 16)
+
+
+def test_passes_with_prompts_in_them_do_not_say_what_checking_drafts_costs() -> None:
+    control = SpeculationControl(EngineSettings(), own_draft_cache=False)
+    control.decoded(4, 0.010, 0.0, 4)
+    control.decoded(8, 0.020, 0.0, 4)
+    control.prefilled(8, 0.001)
+    assert control._costs.seconds("target", 8) == pytest.approx(0.020)
+
+
+def test_prompts_may_double_the_time_of_a_pass_and_no_more() -> None:
+    control = SpeculationControl(EngineSettings(), own_draft_cache=False)
+    assert control.rows_beside(4, 512) == 4 + UNMEASURED_ROWS
+    control.decoded(4, 0.010, 0.0, 4)
+    assert control.rows_beside(4, 512) == 4 + UNMEASURED_ROWS  # no pass with prompts has been seen
+    control.prefilled(10, 0.011)
+    control.prefilled(100, 0.029)  # 0.2 ms a row: 20 ms are 55 rows
+    assert control.rows_beside(4, 512) == 55
+    assert control.rows_beside(4, 40) == 40
+    assert control.rows_beside(2, 512) == 2 + UNMEASURED_ROWS  # two have not been seen alone
+
+
+def test_a_slow_pass_still_has_a_row_for_everyone_who_decodes() -> None:
+    control = SpeculationControl(EngineSettings(), own_draft_cache=False)
+    control.decoded(8, 0.010, 0.0, 8)
+    control.prefilled(9, 0.100)
+    assert control.rows_beside(8, 512) == 8
