@@ -109,7 +109,9 @@ def _triton(report: Report) -> Table:
         memory,
     )
     columns = ("setting", "tokens/s", "in process", "share", "TTFT ms", "engine load s", "server ready s", "peak MB of decode")
-    return Table("Through Triton (gRPC, streaming)", columns, (row,), note="Whole answers, each beside the same answer in process.")
+    cpu = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in result.cpu.items())
+    note = f"Whole answers, each beside the same answer in process. CPU milliseconds a token: {cpu}."
+    return Table("Through Triton (gRPC, streaming)", columns, (row,), note=note)
 
 
 def _peers(report: Report) -> Table:

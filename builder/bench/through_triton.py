@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from builder.errors import ServeError
 from builder.repository.ensemble import ModelNames
 from builder.serve.client import Parameters, generate
 from builder.serve.ports import free_ports
+from builder.serve.processes import server_processes
 from builder.serve.stub import memory, stub_process
 from builder.serve.triton import Triton
 
 HOST = "127.0.0.1"
 WARM_UP = Prompt("facts", "warm-up", "Which number comes after six?")  # none of the timed prompts: those would be cached
 WARM_UP_TOKENS = 8
+CLIENT = "client"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class TritonResult:
     time_to_first_token: Spread  # seconds; the opening all prompts share (of a chat template) comes from the server's prefix cache
     ready_seconds: float  # from starting the server until the ensemble answers
     peak_memory: int | None  # of the process that decodes; None where it cannot be read
+    cpu: Mapping[str, float]  # seconds of CPU a token, of the client and of each process of the server: what streaming takes from decoding
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +62,7 @@ class TritonResult:
             "ttft_ms": self.time_to_first_token.median * 1e3,
             "ready_seconds": self.ready_seconds,
             "peak_memory_bytes": self.peak_memory,
+            "cpu_ms_per_token": {name: 1e3 * seconds for name, seconds in self.cpu.items()},
         }
 
 
@@ -82,11 +87,13 @@ def measure_triton(
         ready = time.perf_counter() - began
         url = f"{HOST}:{ports['grpc']}"
         ask(url, pipeline, WARM_UP, WARM_UP_TOKENS, lab.parts.tokenizer.chats)
-        streams, inside = [], []
+        streams, inside, cpu = [], [], Counter[str]()
         for number, prompt in enumerate(prompts, 1):
             on_progress(f"Triton: {prompt.name} ({number} of {len(prompts)})")
             inside.append(lab.answer(setting, prompt.ids(lab.parts.tokenizer), tokens).whole_tokens_per_second)
+            before = cpu_seconds(ports["metrics"])
             streams.append(ask(url, pipeline, prompt, tokens, lab.parts.tokenizer.chats))
+            cpu.update({name: seconds - before.get(name, 0.0) for name, seconds in cpu_seconds(ports["metrics"]).items()})
         peak = peak_memory(server, ModelNames.of(pipeline).decode)
     return TritonResult(
         setting,
@@ -96,7 +103,13 @@ def measure_triton(
         Spread.of(stream.time_to_first_token for stream in streams),
         ready,
         peak,
+        {name: seconds / sum(stream.tokens for stream in streams) for name, seconds in cpu.items()},
     )
+
+
+def cpu_seconds(metrics_port: int) -> dict[str, float]:
+    """So far, of this process (the client) and of those of the server with this metrics port."""
+    return {CLIENT: time.process_time()} | {use.name: use.cpu_seconds for use in server_processes(metrics_port)}
 
 
 def ask(url: str, model: str, prompt: Prompt, tokens: int, chat: bool) -> Stream:

@@ -31,6 +31,8 @@ def test_a_built_version_is_measured_from_end_to_end(built_repository: Path, tin
     assert settings == {(kind, method, 2) for kind in ("facts", "code") for method in ("draft_model", "ngram", "hybrid")}
     assert document["limit_share"] > 0
     assert document["triton_share"] > 0
+    assert set(document["triton"]["cpu_ms_per_token"]) >= {"client", "tritonserver", "tiny_tokenize", "tiny_decode", "tiny_detokenize"}
+    assert document["triton"]["cpu_ms_per_token"]["tiny_decode"] > 0
     assert document["peak_memory_bytes"] > 10_000_000
     assert document["bytes_per_step"] > document["roofline"]["draft"]["weight_bytes"]
     assert any(line.startswith("Triton") for line in said)

@@ -95,7 +95,7 @@ def report() -> Report:
         rooflines={"target": roof, "draft": replace(roof, weight_bytes=70_000_000, step=0.002, limit=0.0019)},
         identity=Identity(8, 8),
         load_seconds=1.5,
-        triton=TritonResult(Setting(4, "hybrid"), ONE, ONE, Spread.of([0.95]), ONE, 5.0, 900_000_000),
+        triton=TritonResult(Setting(4, "hybrid"), ONE, ONE, Spread.of([0.95]), ONE, 5.0, 900_000_000, {"client": 0.001}),
         peers=(Peer("llama.cpp", "plain", "bf16", 80.0, 96.0, "plain", {"version": "1"}),),
         seconds=30.0,
     )
