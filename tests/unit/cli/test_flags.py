@@ -45,7 +45,7 @@ def test_set_prints_what_changed_as_json(run: Any) -> None:
     assert [(change["flag"], change["old"], change["new"], change["why"]) for change in answer["changed"]] == [
         ("all", "default", "off", "test")
     ]
-    assert {(row["flag"], row["on"]) for row in answer["flags"]} == {("speculation", False), ("all", False)}
+    assert {(row["flag"], row["on"]) for row in answer["flags"]} == {("speculation", False), ("prefix_cache", False), ("all", False)}
 
 
 def test_get_shows_the_pipeline_and_the_tenants_with_their_own(run: Any) -> None:
