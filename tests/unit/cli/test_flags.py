@@ -70,7 +70,7 @@ def test_history_shows_every_change(run: Any) -> None:
     ("arguments", "text"),
     [
         (["speculaton=off"], "Did you mean `speculation`"),
-        (["cache=off"], "Known are speculation, all"),
+        (["colour=off"], "Known are speculation, prefix_cache, all"),
         (["speculation=of"], "Did you mean `off`"),
         (["speculation"], "FLAG=off"),
         (["all=on", "all=off"], "set twice"),
