@@ -56,7 +56,7 @@ def test_a_draft_ends_with_the_token_that_the_rule_ends_it_with(load_tiny: LoadT
         expected: list[int] = []
         seen: list[float] = []
         token = 39 * start
-        while len(expected) < longest and not rule.ends(seen):
+        while len(expected) < longest and not (expected and rule.ends(seen)):
             logits = run(runner, rows_of([([token], len(expected), blocks)]))[0]
             token = int(logits.argmax())
             expected.append(token)
