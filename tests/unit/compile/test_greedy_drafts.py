@@ -14,6 +14,7 @@ from builder.runtime.runners.torch_aot import TorchAotRunner
 from builder.runtime.settings import EngineSettings
 from tests.unit.compile.conftest import LoadTiny
 from tests.unit.compile.passes import rows_of, run, run_in_chunks
+from tests.unit.compile.test_kernels import SETS, skip_unless_here
 
 
 class TokenByToken:
@@ -43,9 +44,12 @@ def test_a_draft_in_one_call_equals_one_made_step_by_step(load_tiny: LoadTiny) -
 
 
 @pytest.mark.parametrize("least", [0.0, 0.3, 1.1])
-@pytest.mark.parametrize("weights", ["bfloat16", "int4"])
-def test_a_draft_ends_with_the_token_that_the_rule_ends_it_with(load_tiny: LoadTiny, weights: str, least: float) -> None:
-    _, runner = load_tiny(weights)
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_draft_ends_with_the_token_that_the_rule_ends_it_with(
+    load_tiny: LoadTiny, instruction_sets: list[str], instruction_set: str, least: float
+) -> None:
+    skip_unless_here(instruction_set, instruction_sets)
+    _, runner = load_tiny("int4", instruction_set, {"vocab_size": 330}, group_size=32)  # padded to 352
     rule = StopRule(tuple((place + 1) / BINS for place in range(BINS)), least)
     starts, longest = range(8), 6
     tables = [[start] for start in starts]

@@ -10,7 +10,7 @@ import pytest
 from builder.decoding import proposers
 from builder.decoding.control import ControlSettings, Governor, Member, SamplingClass
 from builder.decoding.control.confidence import ConfidenceCounts
-from builder.decoding.control.early_stop import least_chance
+from builder.decoding.control.early_stop import EarlyStop, least_chance
 from builder.decoding.control.round_cost import Share
 from builder.decoding.params import SamplingParams
 from builder.decoding.proposers import Context
@@ -122,3 +122,21 @@ def test_ending_early_beats_the_best_fixed_length() -> None:
 
     best = max(speed(lambda k=k: (k, None), lambda *_: None) for k in range(9))  # type: ignore[misc]
     assert speed(controlled, learn) > 1.05 * best
+
+
+def test_a_class_that_falls_back_forgets_what_confidence_was_worth() -> None:
+    class Costs:
+        def seconds(self, kind: str, rows: int) -> float:
+            return 0.0022 if kind == "draft" else 0.010 + 0.0003 * rows
+
+    early, share = EarlyStop(Costs()), [Share(1, 4, (0.8, 0.6, 0.4, 0.3))]
+    early.decide({SamplingClass.GREEDY: True}, share, 0)
+    fresh = early.rules[SamplingClass.GREEDY]
+    for _ in range(50):
+        early.judged(SamplingClass.GREEDY, (0.9,), 0)
+    early.decide({SamplingClass.GREEDY: True}, share, 0)
+    assert early.rules[SamplingClass.GREEDY].chances[bin_of(0.9)] < 0.2
+    early.decide({SamplingClass.GREEDY: False}, share, 0)
+    assert early.rules == {}
+    early.decide({SamplingClass.GREEDY: True}, share, 0)
+    assert early.rules[SamplingClass.GREEDY] == fresh
