@@ -173,4 +173,4 @@ def test_the_window_knows_how_far_drafts_come() -> None:
     for number in range(600):
         window.add(4, (4, 1)[number % 2], 1)
     assert window.reach()[:3] == pytest.approx((1, 0.5, 0.5), abs=0.06)
-    assert window.survival()[1] == pytest.approx(0, abs=0.05)  # where a draft ended, nothing was won
+    assert window.survival()[1] == pytest.approx(0, abs=0.15)  # where a draft ended, nothing was won
