@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.align.align import align
+from builder.align.drift import changed_parts, refuse_old_measurements, was_aligned
 from builder.align.recipe import AlignmentOptions, AlignmentRecipe, read_result
 from builder.align.record import record_file, wanted_alignment
 from builder.align.staging import Parts
@@ -31,7 +32,7 @@ from builder.repository.engine import DRAFT, KERNELS, TARGET
 from builder.repository.go_live import Server
 from builder.repository.publish import Release, find_published, publish, resume
 from builder.repository.tokenizer import tokenizer_texts
-from builder.repository.versions import Version, versions
+from builder.repository.versions import Version
 from builder.serve.servers import running_servers
 from builder.spec.load import LoadedPipeline, load_pipeline
 from builder.weights import Checkpoint, TokenizerFiles, open_checkpoint, open_tokenizer
@@ -50,6 +51,7 @@ class BuildResult:
     engines: Mapping[str, Mapping[str, Any]]
     results: Mapping[str, Any]
     live: int  # the version that serves: another one where this was rolled back
+    changed: str | None = None  # parts that are others than in the version before, in words: what was tuned to them is made anew
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +60,7 @@ class BuildResult:
             "live": self.live,
             "cached": self.cached,
             "seconds": round(self.seconds, 2),
+            "changed": self.changed,
             "engines": dict(self.engines),
             "results": dict(self.results),
         }
@@ -136,11 +139,12 @@ def build_pipeline(
     make_plan(pipeline).require()
     progress.advance("checked")
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
-    recipes = _recipes(pipeline, alignment)
+    recipes = _recipes(pipeline, tokenizer, alignment)
     release = _release(pipeline, tokenizer, recipes, cache)
     version = find_published(repository, release.pipeline, release.fingerprint)
-    cached = version is not None
+    cached, changed = version is not None, changed_parts(repository, release)
     if version is None:
+        refuse_old_measurements(repository, release, pipeline.path)
         _compile(recipes, cache, progress)
         draft = recipes[-1]
         if draft.alignment is not None:
@@ -158,10 +162,10 @@ def build_pipeline(
         version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.versions.keep)
     live = resume(version, [*servers, *running_servers(repository, release.pipeline)]) if cached else version.number
     described = _describe(version, recipes)
-    return BuildResult(release.pipeline, version.number, cached, clock() - started, described, version.manifest.results, live)
+    return BuildResult(release.pipeline, version.number, cached, clock() - started, described, version.manifest.results, live, changed)
 
 
-def _recipes(pipeline: LoadedPipeline, asked: AlignmentOptions | None) -> list[_Recipe]:
+def _recipes(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, asked: AlignmentOptions | None) -> list[_Recipe]:
     spec = pipeline.spec
     target = open_checkpoint(spec.target.weights, pipeline.base)
     recipes = [_Recipe(TARGET, target, spec.target.dtype)]
@@ -170,11 +174,11 @@ def _recipes(pipeline: LoadedPipeline, asked: AlignmentOptions | None) -> list[_
         layers = None if draft.layers == "all" else draft.layers
         quantization = draft.quantization
         options = asked or wanted_alignment(pipeline, draft)
-        alignment = options.recipe(target.fingerprint) if options else None
+        alignment = options.recipe(target.fingerprint, tokenizer.fingerprint) if options else None
         packed = (quantization.group_size, quantization.symmetric, not draft.from_target)
         recipe = _Recipe(DRAFT, checkpoint, "int4", layers, *packed, alignment)
         if draft.vocabulary != "all":
-            counted = alignment or AlignmentOptions().recipe(target.fingerprint)
+            counted = alignment or AlignmentOptions().recipe(target.fingerprint, tokenizer.fingerprint)
             recipe = replace(recipe, vocabulary=draft.vocabulary, counted=counted)
         recipes.append(recipe)
     return recipes
@@ -215,10 +219,11 @@ def _align(
     repository: Path,
 ) -> None:
     """An interrupted alignment leaves its standing beside the cache's folders, and no folder."""
-    if _target_changed(repository, release):
+    changed = changed_parts(repository, release)
+    if changed and was_aligned(repository, release):
         record = record_file(pipeline.path)
         asked = f", as {record.name} says (`builder align` to ask otherwise)" if record.is_file() else ""
-        progress.stage(f"the target's weights changed: aligning anew{asked}", 1)
+        progress.stage(f"{changed} changed: aligning anew{asked}", 1)
     parts = _parts(release, draft, cache)
     standing = cache / f"alignment-{draft.fingerprint[:16]}.safetensors"
 
@@ -230,14 +235,6 @@ def _align(
 
 def _parts(release: Release, draft: _Recipe, cache: Path) -> Parts:
     return Parts(release.engines[TARGET], cache / draft.unaligned.folder_name, release.engines[KERNELS], release.tokenizer)
-
-
-def _target_changed(repository: Path, release: Release) -> bool:
-    """The newest version's draft was aligned to another target: what it learned is of no use to this one."""
-    found = versions(repository, release.pipeline)
-    if not found or not found[-1].manifest.results.get("alignment"):
-        return False
-    return found[-1].manifest.fingerprints.get("target_weights") != release.fingerprints["target_weights"]
 
 
 def _write_engine(recipe: _Recipe, packer: Packer, progress: Progress, folder: Path) -> None:

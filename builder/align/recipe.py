@@ -17,15 +17,20 @@ RESULT_FILE = "alignment.json"  # in the aligned engine's folder: what was measu
 
 @dataclass(frozen=True)
 class AlignmentRecipe:
-    """Minutes, seed and prompts; with the fingerprints of the unaligned draft and of the target they name an aligned draft."""
+    """Minutes, seed and prompts; with the fingerprints of the unaligned draft, the target and the tokenizer they name an aligned draft.
+
+    The tokenizer is part of it: other ids for the same text are another text to learn.
+    """
 
     minutes: float
     seed: int
     target_fingerprint: str
+    tokenizer_fingerprint: str
     prompts: tuple[Prompt, ...]
 
     def fingerprint(self, unaligned: str) -> str:
-        made_of = [FORMAT, unaligned, self.target_fingerprint, self.minutes, self.seed, prompts_fingerprint(self.prompts)]
+        parts = [unaligned, self.target_fingerprint, self.tokenizer_fingerprint]
+        made_of = [FORMAT, *parts, self.minutes, self.seed, prompts_fingerprint(self.prompts)]
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
 
 
@@ -43,10 +48,10 @@ class AlignmentOptions:
         asked = draft.alignment
         return cls(asked.minutes, asked.seed, base / asked.text if asked.text else None) if asked else None
 
-    def recipe(self, target_fingerprint: str) -> AlignmentRecipe:
+    def recipe(self, target_fingerprint: str, tokenizer_fingerprint: str) -> AlignmentRecipe:
         """With the shipped prompts, and those of the user's file. SpecError with file:line when a line of it is bad."""
         prompts = (*shipped_prompts(), *(read_prompts(self.text) if self.text else ()))
-        return AlignmentRecipe(float(self.minutes), self.seed, target_fingerprint, prompts)
+        return AlignmentRecipe(float(self.minutes), self.seed, target_fingerprint, tokenizer_fingerprint, prompts)
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from builder.decoding.stopping import StopRule
 from builder.runtime.runner import GreedyRunner, Rows, Runner
 from builder.weights.config import ModelConfig
 
@@ -76,15 +77,16 @@ class TimedGreedyRunner(TimedRunner):
         self._timer.add(time.perf_counter() - began)
         return tokens
 
-    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor, stop: StopRule | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The passes of one draft, each counted with an equal share of its time."""
         began = time.perf_counter()
-        drafted = self._greedy.continue_greedily(rows, lengths)
-        share = (time.perf_counter() - began) / drafted.shape[1]
-        for _ in range(drafted.shape[1]):
+        drafted, confidences = self._greedy.continue_greedily(rows, lengths, stop)
+        passes = int((drafted >= 0).any(0).sum())
+        share = (time.perf_counter() - began) / max(1, passes)
+        for _ in range(passes):
             self._timer.begin(len(rows.token_ids))
             self._timer.add(share)
-        return drafted
+        return drafted, confidences
 
 
 def timed(runner: Runner, timer: PassTimer) -> TimedRunner:

@@ -41,6 +41,9 @@ def bench(
     ] = None,
     k: Annotated[str | None, typer.Option("--k", help="Draft lengths, separated by commas.", show_default="1,2,3,4")] = None,
     triton: Annotated[bool, typer.Option("--triton/--no-triton", help="Also measure through Triton.")] = True,
+    placement: Annotated[
+        bool, typer.Option("--placement", help="Measure the draft on each device there is instead, with the version's own K.")
+    ] = False,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure the other engines of loadtest/peers.")] = False,
     repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
@@ -49,8 +52,13 @@ def bench(
     Example: `builder bench pipelines/smollm2.yaml --quick`
 
     With many streams at once: `builder bench pipelines/smollm2.yaml --concurrency 1,4,16`
+
+    Where the draft should run: `builder bench pipelines/smollm2.yaml --placement --json`
     """
     loaded = load_pipeline(pipeline)
+    if placement:
+        _bench_placement(loaded, tokens, classes, quick, repository, json)
+        return
     if concurrency is not None:
         _bench_streams(loaded, concurrency, tokens, classes, quick, peers, repository, report, json)
         return
@@ -111,6 +119,26 @@ def _bench_streams(
     else:
         _print_tables(made.tables())
     err.print(f"Report: {page}", markup=False, soft_wrap=True)
+
+
+def _bench_placement(loaded: LoadedPipeline, tokens: int, classes: str | None, quick: bool, repository: Path, json: bool) -> None:
+    from builder.bench.placement import measure_placements
+    from builder.bench.session import Options
+    from builder.build import build_pipeline
+    from builder.repository.live import serving_version
+
+    options = Options(tokens, classes=_words(classes), quick=quick)
+    prompts = options.prompts()
+    signal.signal(signal.SIGTERM, _leave)
+    with err.status("building") as status:
+        say = status.update if err.is_terminal else err.print
+        build_pipeline(loaded.path, repository)
+        made = measure_placements(serving_version(repository, loaded.spec.metadata.name), prompts, options.answer_tokens, say)
+    if json:
+        print_json(made.to_json())
+        return
+    _print_tables([made.table()])
+    out.print(f"Put the draft on {made.recommended}." if made.recommended else "Drafts pay on none of these: decode plainly.")
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

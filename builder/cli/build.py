@@ -114,6 +114,8 @@ def show(result: BuildResult) -> None:
     out.print(f"Version {result.version} of {result.pipeline} {verb} ({result.seconds:.1f} s).")
     if result.live != result.version:
         out.print(f"Version {result.live} is live: this one was rolled back. `builder rollback --to {result.version}` makes it live again.")
+    if result.changed:
+        out.print(f"Since the version before, {result.changed} changed: alignment and acceptance are new; run `builder bench` again.")
     if quality := result.results.get("quality"):
         out.print(f"Quality gate: {quality['verdict']}.")
     table = Table("engine", "weights", "layers", "size", "error", "source", box=None, pad_edge=False)

@@ -28,7 +28,7 @@ Tenant = Annotated[str | None, typer.Option(help="For this tenant only, one of c
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Turn optimisations of running servers off and on: `speculation`, or `all` of them (the kill switch).",
+    help="Turn optimisations of running servers off and on: `speculation`, `prefix_cache`, or `all` of them (the kill switch).",
     epilog='Stop everything now: `builder flags set pipelines/smollm2.yaml all=off --reason "what you see"`',
 )
 

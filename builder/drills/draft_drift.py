@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from builder.telemetry import catalogue
 FALL_BACK_SECONDS = 3.0
 FALL_BACK_ROUNDS = 256  # of all sequences together
 LEAST_ACCEPTANCE = 0.9  # of the acceptance before, after the return
-REARM_AFTER = 10.0  # seconds, the setting of the drill's version
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,15 @@ class Size:
     pairs: int  # fallen-back and plain windows in turn
     streams: int
     tokens: int
+    rearm_after: int  # seconds, the setting of the drill's version
     least_speed: float  # of plain decoding, after the fall-back: short windows on a shared machine say less
 
     @classmethod
     def of(cls, quick: bool) -> Size:
         return (
-            cls(window=2.0, pairs=4, streams=1, tokens=48, least_speed=0.9)
+            cls(window=1.0, pairs=4, streams=1, tokens=48, rearm_after=3, least_speed=0.85)
             if quick
-            else cls(window=6.0, pairs=4, streams=1, tokens=64, least_speed=0.95)
+            else cls(window=6.0, pairs=4, streams=1, tokens=64, rearm_after=10, least_speed=0.95)
         )
 
 
@@ -54,7 +55,7 @@ def drill_draft_drift(version: Version, *, quick: bool = False, say: Say = lambd
             "this pipeline has no draft model to drift", where="draft", mend="Give it a draft and the proposer draft_model or hybrid"
         )
     size, timeline = Size.of(quick), Timeline(say)
-    speculation = {"proposer": "draft_model", "control": {"adaptive": True, "rearm_after": f"{REARM_AFTER:.0f}s"}}
+    speculation = {"proposer": "draft_model", "control": {"adaptive": True, "rearm_after": f"{size.rearm_after}s"}}
     with TemporaryDirectory(prefix="tandem-drill-") as name:
         folder = Path(name)
         write_bad_draft(version.decode_folder, folder / BAD_DRAFT)
@@ -128,8 +129,8 @@ class _Play:
         for pair in range(self._size.pairs):
             for speculation in ("auto", "off") if pair % 2 == 0 else ("off", "auto"):
                 speeds[speculation].append(self._speed(speculation))
-        fallen, plain = sum(speeds["auto"]) / self._size.pairs, sum(speeds["off"]) / self._size.pairs
-        share = fallen / plain if plain else 0.0
+        fallen, plain = statistics.median(speeds["auto"]), statistics.median(speeds["off"])
+        share = statistics.median(ours / other for ours, other in zip(*speeds.values(), strict=True)) if all(speeds["off"]) else 0.0
         self.measured |= {"tokens_per_second_fallen_back": fallen, "tokens_per_second_plain": plain, "share_of_plain": share}
         self._timeline.add(f"fallen back {fallen:.0f} tokens/s, plain {plain:.0f}: {share:.3f}")
         self._load.parameters = {**self._load.parameters, "speculation": "auto"}
@@ -138,7 +139,7 @@ class _Play:
     def _mend(self) -> list[Check]:
         self._swap.unlink()
         self._timeline.add("the good draft is back")
-        limit = 2 * REARM_AFTER + 5
+        limit = 2 * self._size.rearm_after + 5
         back = self._metrics.wait(lambda: self._metrics.state() is State.SPECULATING, limit)
         if back is None:
             return [Check("re-arms", False, f"not within {limit:.0f} s")]

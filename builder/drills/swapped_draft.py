@@ -11,6 +11,7 @@ from typing import cast
 import torch
 
 from builder.compile.torch_aot.library import LIBRARY
+from builder.decoding.stopping import StopRule
 from builder.repository.engine import DRAFT, KERNELS, open_parts
 from builder.repository.models.folder import read_spec
 from builder.runtime.engine import Engine
@@ -57,8 +58,8 @@ class SwappedDraft:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._now.head(hidden)
 
-    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
-        return self._now.continue_greedily(rows, lengths)
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor, stop: StopRule | None) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._now.continue_greedily(rows, lengths, stop)
 
     @property
     def _now(self) -> TorchAotRunner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from builder.plan import draft_rules, engine_rules
+from builder.plan import draft_device, draft_rules, engine_rules
 from builder.plan.context import PlanContext
 from builder.plan.finding import Finding
 from builder.plan.trtllm import common_rules, llmapi_rules
@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     draft_rules.draft_vocabulary_valid,
     draft_rules.group_size_divides,
     draft_rules.draft_is_cheaper,
+    draft_device.draft_device_available,
     engine_rules.context_within_model,
     engine_rules.sliding_window,
     engine_rules.kv_holds_one_sequence,
@@ -35,6 +36,7 @@ _ANY_GPU: tuple[Rule, ...] = (
     draft_rules.draft_layers_valid,
     draft_rules.group_size_divides,
     draft_rules.draft_is_cheaper,
+    draft_device.draft_device_available,
     engine_rules.context_within_model,
     engine_rules.sliding_window,
     engine_rules.kv_holds_one_sequence,

@@ -121,6 +121,7 @@ def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettin
         proposer=spec.speculation.proposer,
         max_draft_tokens=spec.speculation.max_draft_tokens,
         adaptive=spec.speculation.control.adaptive,
+        early_stop=spec.speculation.control.early_stop,
         rearm_after=spec.speculation.control.rearm_after,
         shared_kv=shared,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from builder.decoding import acceptance, proposers
 from builder.decoding.proposers import Context, Draft
 from builder.decoding.random import uniforms
 from builder.decoding.sampling import distribution, greedy_ids, token_logprobs
+from builder.decoding.stopping import StopRule
 from builder.errors import EngineError
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.drafter import Drafter
@@ -49,13 +51,16 @@ class Decoder:
         if draft is not None:
             self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens)
 
-    def propose(self, limits: Items[tuple[Sequence, int]]) -> list[Draft]:
-        """One draft per sequence, of at most its limit; the blocks for it are taken already."""
+    def propose(
+        self, limits: Items[tuple[Sequence, int]], stop_rule: Callable[[Sequence], StopRule | None] = lambda _: None
+    ) -> list[Draft]:
+        """One draft per sequence, of at most its limit and up to where its rule ends it; the blocks for it are taken already."""
         if not any(limit for _, limit in limits):
             return [Draft() for _ in limits]
         if self._drafter is not None:
             self._drafter.open([sequence for sequence, _ in limits])
-        return self._proposer.propose([_context(place, *wish) for place, wish in enumerate(limits)], self._drafter)
+        contexts = [_context(place, sequence, limit, stop_rule(sequence)) for place, (sequence, limit) in enumerate(limits)]
+        return self._proposer.propose(contexts, self._drafter)
 
     def run(self, groups: Items[tuple[Sequence, Draft]], chunks: Items[tuple[Sequence, int]]) -> list[Verdict]:
         """One target pass over verify groups (plain rows are groups of one) and prefill chunks; then accept."""
@@ -91,10 +96,10 @@ class Decoder:
         return greedy_ids(logits) if any(sequence.request.sampling.greedy for sequence, _ in deciding) else [], logits
 
 
-def _context(place: int, sequence: Sequence, limit: int) -> Context:
+def _context(place: int, sequence: Sequence, limit: int, stop: StopRule | None) -> Context:
     sampling = sequence.request.sampling
     numbers = None if sampling.greedy or not limit else uniforms(sequence.seed, sequence.drawn, limit + 1)
-    return Context(place, sequence.token_ids, limit, sampling, numbers)
+    return Context(place, sequence.token_ids, limit, sampling, numbers, stop)
 
 
 def _group_rows(place: int, sequence: Sequence, draft: Draft) -> tuple[int, int, list[int]]:

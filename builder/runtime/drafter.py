@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 import torch
 from torch import Tensor
 
-from builder.decoding.proposers import Context
+from builder.decoding.proposers import Context, Draft
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.runner import GreedyRunner, Runner
 from builder.runtime.sequence import Sequence
@@ -34,17 +34,21 @@ class Drafter:
         self._sequences = sequences
         self._tables = block_tables([sequence.blocks for sequence in sequences])
 
-    def greedy(self, contexts: Items[Context]) -> list[list[int]] | None:
-        """In one call where the runner can, and every context lacks its last token only."""
-        if self._greedy is None or any(len(context.token_ids) - self._start(context) != 1 for context in contexts):
+    def greedy(self, contexts: Items[Context]) -> list[Draft] | None:
+        """In one call where the runner can, every context lacks its last token only, and all stop by one rule."""
+        rules = {context.stop for context in contexts}
+        if self._greedy is None or len(rules) != 1 or any(len(context.token_ids) - self._start(context) != 1 for context in contexts):
             return None
         rows, _ = ragged([(context.index, len(context.token_ids) - 1, context.token_ids[-1:]) for context in contexts], self._tables)
-        limits = [context.limit for context in contexts]
-        drafted = self._greedy.continue_greedily(rows, torch.tensor(limits, dtype=torch.int32)).tolist()
+        limits = torch.tensor([context.limit for context in contexts], dtype=torch.int32)
+        tokens, confidences = self._greedy.continue_greedily(rows, limits, rules.pop())
+        lengths = (tokens >= 0).sum(-1).tolist()
+        sure = confidences.tolist() or [[]] * len(contexts)
+        drafts = [Draft(ids[:length], confidences=row[:length]) for ids, row, length in zip(tokens.tolist(), sure, lengths, strict=True)]
         if not self._shared:
-            for context in contexts:
-                self._sequences[context.index].draft_computed = len(context.token_ids) + context.limit - 1
-        return [tokens[:limit] for tokens, limit in zip(drafted, limits, strict=True)]
+            for context, draft in zip(contexts, drafts, strict=True):
+                self._sequences[context.index].draft_computed = len(context.token_ids) + len(draft) - 1
+        return drafts
 
     def begin(self, contexts: Items[Context]) -> tuple[list[Context], Tensor]:
         """One pass of at most max_rows rows. A context whose missing part does not fit is caught up over several rounds."""

@@ -206,7 +206,7 @@ class Engine:
             return
         control, caught_up = scheduler.control, scheduler.control.is_caught_up(limits)
         began_drafting = time.monotonic()
-        drafts = self._decoder.propose(limits)
+        drafts = self._decoder.propose(limits, control.stop_rule)
         drafting = time.monotonic() - began_drafting
         groups = [(sequence, draft) for (sequence, _), draft in zip(limits, drafts, strict=True)]
         rows = sum(1 + len(draft) for draft in drafts)
@@ -215,14 +215,14 @@ class Engine:
         now = time.monotonic()
         share_pass_time(groups, chunks, drafting, now - began_drafting - drafting)
         with self._changed:
-            for (_, limit), verdict in zip(limits, verdicts, strict=False):  # verdicts of finished prefills come after them
-                control.round_done(verdict.sequence, limit, verdict.drafted, verdict.accepted)
+            for (_, limit), draft, verdict in zip(limits, drafts, verdicts, strict=False):  # those of finished prefills come after them
+                control.round_done(verdict.sequence, limit, draft, verdict.accepted)
             for verdict in verdicts:
                 self._settle(verdict, now)
                 self._failures = 0
             scheduler.publish()
             if caught_up:
-                control.drafted(limits, drafting)
+                control.drafted(drafts, drafting)
             seconds = time.monotonic() - began - drafting
             if chunks:
                 control.prefilled(rows + sum(tokens for _, tokens in chunks), seconds)

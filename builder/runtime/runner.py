@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from builder.decoding.stopping import StopRule
 from builder.weights.config import ModelConfig
 
 
@@ -59,8 +60,9 @@ class GreedyRunner(Runner, Protocol):
         """The most probable token after each row of hidden [rows, hidden_size], the lowest id of equals: the argmax of `head`."""
         ...
 
-    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
-        """The lengths[row] tokens (int32 [rows]) that follow each row, int32 [rows, longest], -1 beyond a row's length.
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor, stop: StopRule | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Up to lengths[row] tokens (int32 [rows]) that follow each row, fewer where `stop` ends it: int32 [rows, longest], -1 beyond a
+        row's end. With `stop` also the probability of each, float32 [rows, longest]; without, [0, longest].
 
         The rows belong to different sequences. The keys and values of all tokens but the last drafted ones are written.
         """

@@ -62,7 +62,7 @@ class Scheduler:
             if sequence is None:
                 return
             tokens = len(sequence.token_ids)
-            prefix = self.blocks.match(sequence.token_ids, self._isolation(sequence)) if self.settings.prefix_caching else []
+            prefix = self.blocks.match(sequence.token_ids, self._isolation(sequence)) if self._caches(sequence) else []
             if not self.blocks.can_allocate(min(tokens + 1 + self.settings.max_draft_tokens, self.context), prefix):
                 return  # nobody overtakes the first: a long prompt cannot starve
             sequence.blocks = self.blocks.allocate(tokens, prefix)
@@ -77,7 +77,7 @@ class Scheduler:
     def _may_start(self, sequence: Sequence) -> bool:
         """Answers to one prompt wait until the first has run it, and then find its blocks in the prefix cache."""
         leader, prompt = sequence.leader, len(sequence.request.prompt_ids)
-        if leader is None or leader.status is not Status.RUNNING or not self.settings.prefix_caching or leader.answer.tally.evicted_tokens:
+        if leader is None or leader.status is not Status.RUNNING or not self._caches(sequence) or leader.answer.tally.evicted_tokens:
             return True
         behind = self._own_draft_cache and leader.draft_computed < prompt and len(leader.token_ids) < prompt + DRAFT_CATCHES_UP
         return leader.num_computed >= prompt and not behind
@@ -161,11 +161,15 @@ class Scheduler:
 
     def _publish(self, sequence: Sequence) -> None:
         """A round whose end was cut off has computed more positions than it kept tokens."""
-        if self.settings.prefix_caching:
+        if self._caches(sequence):
             computed = min(sequence.num_computed, len(sequence.token_ids))
             if self._own_draft_cache:
                 computed = min(computed, sequence.draft_computed)
             self.blocks.publish(sequence.blocks, sequence.token_ids, computed, self._isolation(sequence))
+
+    def _caches(self, sequence: Sequence) -> bool:
+        """Whether it takes prefixes from the cache and leaves its own there. What lies there already stays for others."""
+        return self.settings.prefix_caching and self.switches.prefix_cache_for(sequence.request.tenant)
 
     def _isolation(self, sequence: Sequence) -> str:
         return sequence.request.tenant if self.settings.prefix_isolation == "tenant" else ""

@@ -33,5 +33,6 @@ class EngineSettings:
     proposer: str = "draft_model"  # name in decoding/proposers registry; "none" is plain decoding
     max_draft_tokens: int = 4  # K
     adaptive: bool = False  # draft_limits follow acceptance and costs, up to max_draft_tokens
+    early_stop: bool = False  # and drafts end where the draft model is too unsure
     rearm_after: float = 10.0  # seconds, the longest wait between two tries of drafts that did not pay
     shared_kv: bool = True  # the draft uses the target's KV cache (only a draft made from the target's own layers)

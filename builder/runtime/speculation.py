@@ -7,6 +7,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from builder.decoding.control import ControlSettings, Governor, Member, State, Transition, sampling_class
+from builder.decoding.proposers import Draft
+from builder.decoding.stopping import StopRule
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
 from builder.runtime.step_costs import Kind, StepCosts
@@ -34,7 +36,12 @@ class SpeculationControl:
         self._own_draft_cache = own_draft_cache
         self._most = settings.max_draft_tokens if settings.proposer != "none" else 0
         self._costs = StepCosts()
-        wanted = ControlSettings(max_draft_tokens=self._most, adaptive=settings.adaptive, rearm_after=settings.rearm_after)
+        wanted = ControlSettings(
+            max_draft_tokens=self._most,
+            adaptive=settings.adaptive,
+            early_stop=settings.early_stop,
+            rearm_after=settings.rearm_after,
+        )
         self._governor = Governor(wanted, self._costs)
 
     def allow(self, now: float, allowed: bool) -> None:
@@ -59,6 +66,10 @@ class SpeculationControl:
                 tally.state = State.SPECULATING if length else State.PLAIN
         return lengths
 
+    def stop_rule(self, sequence: Sequence) -> StopRule | None:
+        """Where its draft in this step ends early; None: at its limit."""
+        return None if self._keeps_length(sequence) else self._governor.stop_rule(self._member(sequence))
+
     def _keeps_length(self, sequence: Sequence) -> bool:
         """A sampled answer with a seed of the client's must come out the same again, and it depends on where drafts end: a token that was
         drafted comes from another random number than one that was not. Its K never changes."""
@@ -75,15 +86,15 @@ class SpeculationControl:
         lacks one token more, which rides along in the first step."""
         return all(self._backlog(sequence) <= 1 for sequence, limit in limits if limit)
 
-    def drafted(self, limits: Items[tuple[Sequence, int]], seconds: float) -> None:
+    def drafted(self, drafts: Items[Draft], seconds: float) -> None:
         """The drafts of a round, all steps together."""
-        longest = max((limit for _, limit in limits), default=0)
-        if longest:
-            record(self._costs, "draft", sum(limit > 0 for _, limit in limits), seconds / longest)
+        steps = max(map(len, drafts), default=0)
+        if steps:
+            record(self._costs, "draft", round(sum(map(len, drafts)) / steps), seconds / steps)
 
-    def round_done(self, sequence: Sequence, offered: int, drafted: int, accepted: int) -> None:
+    def round_done(self, sequence: Sequence, offered: int, draft: Draft, accepted: int) -> None:
         if offered and not self._keeps_length(sequence):
-            self._governor.round_done(self._member(sequence), offered, drafted, accepted)
+            self._governor.round_done(self._member(sequence), offered, len(draft), accepted, draft.confidences)
 
     def rows_beside(self, decoding_rows: int, most: int) -> int:
         """Rows of a pass that decodes so many and fills up with prompts, so that who decodes waits PREFILL_STRETCH times as long."""

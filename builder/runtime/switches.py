@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Switches:
-    """Tenants that are not listed follow `speculation`. Replaced as a whole, never changed, so that threads may share one."""
+    """Tenants that are not listed follow the pipeline. Replaced as a whole, never changed, so that threads may share one."""
 
     speculation: bool = True
     tenant_speculation: Mapping[str, bool] = field(default_factory=dict)
+    prefix_cache: bool = True
+    tenant_prefix_cache: Mapping[str, bool] = field(default_factory=dict)
 
     def speculation_for(self, tenant: str) -> bool:
         return self.tenant_speculation.get(tenant, self.speculation)
+
+    def prefix_cache_for(self, tenant: str) -> bool:
+        return self.tenant_prefix_cache.get(tenant, self.prefix_cache)

@@ -9,6 +9,8 @@ from pydantic import Field
 from builder.spec.section import Section
 from builder.spec.target import WEIGHTS_PATTERN
 
+DraftDevice = Literal["same", "cpu", "cuda"]
+
 
 class Quantization(Section):
     """How the draft's linear layers are packed."""
@@ -68,6 +70,11 @@ class Draft(Section):
         default="all",
         description="`all`, or the number N of tokens the draft may propose: those the target itself writes most often. A smaller head is "
         "less to read each draft step; tokens outside are never drafted and come from the target.",
+    )
+    device: DraftDevice = Field(
+        default="same",
+        description="Where the draft runs. same: where the target does. cpu, cuda: there; `plan` refuses what the engine cannot do, and "
+        "`builder bench --placement` measures what this machine has.",
     )
     alignment: Alignment | None = Field(
         default_factory=Alignment,

@@ -21,6 +21,11 @@ class Control(Section):
         description="Draft as many tokens as pay at the moment, up to max_draft_tokens, by measured acceptance and step times; none while "
         "drafts do not pay. false: always max_draft_tokens.",
     )
+    early_stop: bool = Field(
+        default=True,
+        description="End a draft where the draft model is too unsure for one more step to pay, by measured acceptance and step times, "
+        "while adaptive. Then a larger max_draft_tokens costs less.",
+    )
     rearm_after: Duration = Field(
         default="10s",
         validate_default=True,

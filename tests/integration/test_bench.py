@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from builder.bench.files import write_report
+from builder.bench.placement import measure_placements
+from builder.bench.prompts import select
 from builder.bench.roofline import packed_bytes
 from builder.bench.session import Options, run_bench
 from builder.compile.torch_aot.engine import matrix_sizes
@@ -42,3 +44,18 @@ def test_the_bytes_of_a_step_are_those_of_the_packed_matrices(built_repository: 
     folder = newest(built_repository, "tiny").decode_folder / "target"
     weights = sum(outputs * inputs for outputs, inputs in matrix_sizes(read_info(folder).model).values())
     assert packed_bytes(folder / "weights.safetensors") == pytest.approx(2 * weights, rel=0.01)  # bfloat16; outputs are padded to 32
+
+
+def test_each_placement_of_the_draft_is_measured_or_said_why_not(built_repository: Path) -> None:
+    made = measure_placements(newest(built_repository, "tiny"), select(("facts",), 1), 40, lambda _: None)
+    document = made.to_json()
+    cpu, cuda = document["placements"]
+    assert (cpu["device"], cpu["available"], cpu["reason"]) == ("cpu", True, None)
+    assert cpu["measured"]["identity"] == 1.0
+    assert cpu["measured"]["step_times"]["draft_ms"] > 0
+    assert (cuda["device"], cuda["available"], cuda["measured"]) == ("cuda", False, None)
+    assert "compiled for the CPU only" in cuda["reason"]
+    assert document["configured"] == "same"
+    assert document["recommended"] == ("cpu" if cpu["measured"]["speedup"] > 1 else None)
+    (measured, missing) = made.table().rows
+    assert measured[0] == "cpu" and missing[1:] == ("-",) * 6

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import mul
 
 PRIOR = 0.7  # chance of the first position before anything was seen: worth trying
 PRIOR_WEIGHT = 2.0  # rounds that the prior counts for
@@ -24,8 +27,8 @@ class AcceptanceWindow:
         self._keep = 1.0 - 1.0 / memory
         self._judged = [0.0] * positions
         self._kept = [0.0] * positions
-        self._offered = 0.0
-        self._drafted = 0.0
+        self._reachable = [0.0] * positions  # rounds on offer that had drafted all positions before
+        self._reached = [0.0] * positions
         self._recent_judged = 0.0
         self._recent_kept = 0.0
         self.rounds = 0.0  # weight
@@ -33,17 +36,17 @@ class AcceptanceWindow:
     def add(self, offered: int, drafted: int, accepted: int) -> None:
         """A round that might draft `offered` tokens, drafted and accepted so many."""
         keep = self._keep
-        for place in range(len(self._judged)):
-            self._judged[place] *= keep
-            self._kept[place] *= keep
+        for counts in (self._judged, self._kept, self._reachable, self._reached):
+            counts[:] = [count * keep for count in counts]
         judged = min(offered, accepted + 1, len(self._judged))
         for place in range(judged):
             self._judged[place] += 1
             self._kept[place] += accepted > place
+        for place in range(min(offered, drafted + 1, len(self._reached))):
+            self._reachable[place] += 1
+            self._reached[place] += drafted > place
         self._recent_judged += judged - self._recent_judged / RECENT
         self._recent_kept += min(accepted, judged) - self._recent_kept / RECENT
-        self._offered = self._offered * keep + offered
-        self._drafted = self._drafted * keep + drafted
         self.rounds = self.rounds * keep + 1
         if self.rounds > 2 * RECENT and self._has_jumped():
             self.fade(RECENT / 2)
@@ -51,10 +54,8 @@ class AcceptanceWindow:
     def fade(self, rounds: float) -> None:
         """Let what was seen so far weigh as much as `rounds` rounds at most: a probe asks about now."""
         share = min(1.0, rounds / self.rounds) if self.rounds else 1.0
-        self._judged = [count * share for count in self._judged]
-        self._kept = [count * share for count in self._kept]
-        self._offered *= share
-        self._drafted *= share
+        for counts in (self._judged, self._kept, self._reachable, self._reached):
+            counts[:] = [count * share for count in counts]
         self.rounds *= share
 
     def _has_jumped(self) -> bool:
@@ -70,25 +71,29 @@ class AcceptanceWindow:
     def kept(self) -> float:
         return sum(self._kept)
 
-    @property
-    def fill(self) -> float:
-        """Drafted tokens of those on offer: rows a verify pass really has."""
-        return self._drafted / self._offered if self._offered else 1.0
+    def reach(self) -> tuple[float, ...]:
+        """[i]: share of the rounds that draft position i when it is on offer: a draft may end early, a proposer may have none."""
+        return _products(_leaning(self._reachable, self._reached, 1.0))
 
     def chances(self) -> tuple[float, ...]:
-        """[i]: chance that position i is kept once all before it were. Deep positions lean on the one before them."""
-        chances: list[float] = []
-        believed, weight = PRIOR, PRIOR_WEIGHT
-        for judged, kept in zip(self._judged, self._kept, strict=True):
-            believed = (kept + weight * believed) / (judged + weight)
-            chances.append(believed)
-            weight = NEIGHBOUR_WEIGHT
-        return tuple(chances)
+        """[i]: chance that position i is kept once all before it were."""
+        return tuple(_leaning(self._judged, self._kept, PRIOR))
 
     def survival(self) -> tuple[float, ...]:
         """[i]: chance that position i and all before it are kept. A round of K wins 1 + sum(survival[:K]) tokens."""
-        alive, survival = 1.0, []
-        for chance in self.chances():
-            alive *= chance
-            survival.append(alive)
-        return tuple(survival)
+        return _products(self.chances())
+
+
+def _leaning(tried: Sequence[float], done: Sequence[float], prior: float) -> list[float]:
+    """Shares done of tried by position; deep positions, which have few counts, lean on the one before them."""
+    shares: list[float] = []
+    believed, weight = prior, PRIOR_WEIGHT
+    for of, count in zip(tried, done, strict=True):
+        believed = (count + weight * believed) / (of + weight)
+        shares.append(believed)
+        weight = NEIGHBOUR_WEIGHT
+    return shares
+
+
+def _products(shares: Iterable[float]) -> tuple[float, ...]:
+    return tuple(accumulate(shares, mul))

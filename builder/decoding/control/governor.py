@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from builder.decoding.control.controller import Controller
+from builder.decoding.control.early_stop import EarlyStop
 from builder.decoding.control.member import Member
 from builder.decoding.control.round_cost import Costs, Share, seconds_per_token
 from builder.decoding.control.settings import ControlSettings
 from builder.decoding.control.state import Reason, State, Transition
 from builder.decoding.control.tenants import Scope, Tenants
+from builder.decoding.stopping import StopRule
 
 PIPELINE = "pipeline"
 FIRST_PLAIN = 16  # rounds, of all sequences, before the first plain step, or
@@ -28,6 +30,7 @@ class Governor:
         self.draft_tokens = settings.max_draft_tokens  # the largest K in force in the latest batch
         self.allowed = True  # by the operator
         self._costs = costs
+        self._early_stop = EarlyStop(costs)
         self._controllers: dict[Scope, Controller] = {}
         self._tenants = Tenants(settings)
         self._transitions: list[Transition] = []
@@ -64,8 +67,13 @@ class Governor:
             return [0] * len(members)
         return self._given(members, scopes)
 
-    def round_done(self, member: Member, offered: int, drafted: int, accepted: int) -> None:
-        """`offered` tokens might be drafted for it; so many were, and so many kept."""
+    def stop_rule(self, member: Member) -> StopRule | None:
+        """Where the drafts of the latest `lengths` end early."""
+        return self._early_stop.rules.get(member.sampling)
+
+    def round_done(self, member: Member, offered: int, drafted: int, accepted: int, confidences: Sequence[float] = ()) -> None:
+        """`offered` tokens might be drafted for it; so many were, this confidently, and so many kept."""
+        self._early_stop.judged(member.sampling, confidences, accepted)
         self._controller(self._tenants.scope(member)).round_done(offered, drafted, accepted)
         self._tenants.round_done(member, self._controllers, offered, drafted, accepted)
 
@@ -97,11 +105,15 @@ class Governor:
             def quote(
                 k: int, survival: Sequence[float], scope: Scope = scope, c: Controller = controller, others: Sequence[Share] = others
             ) -> float | None:
-                mine = Share(counts[scope], k, tuple(survival), c.window.fill)
+                mine = Share(counts[scope], k, tuple(survival), c.window.reach())
                 return seconds_per_token((mine, *others), plain_rows, self._costs)
 
             controller.decide(now, counts[scope], quote)
         self.draft_tokens = max(controller.draft_tokens for controller in controllers.values())
+        if self.settings.early_stop:  # a probe drafts in full: it asks about acceptance
+            classes = dict.fromkeys((scope.sampling for scope in controllers), False)
+            classes |= {scope.sampling: True for scope, c in controllers.items() if c.state is State.SPECULATING}
+            self._early_stop.decide(classes, [_share(counts[scope], c) for scope, c in controllers.items()], plain_rows)
         states = {controller.state for controller in controllers.values()}
         self.state = next(state for state in (State.SPECULATING, State.PROBING, State.PLAIN) if state in states)
 
@@ -138,4 +150,4 @@ class Governor:
 
 
 def _share(sequences: int, controller: Controller) -> Share:
-    return Share(sequences, controller.draft_tokens, controller.window.survival(), controller.window.fill)
+    return Share(sequences, controller.draft_tokens, controller.window.survival(), controller.window.reach())

@@ -6,6 +6,7 @@ drafted tokens are kept: Leviathan et al. 2023, equation 1, with a chance of its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -19,17 +20,29 @@ class Costs(Protocol):
 
 @dataclass(frozen=True)
 class Share:
-    """The sequences of one group in the batch: all draft `draft_tokens`, of which `fill` come."""
+    """The sequences of one group in the batch: all may draft `draft_tokens`. reach [i] of them come to position i (all where it is
+    shorter): drafts end early, proposers may have none."""
 
     sequences: int
     draft_tokens: int
     survival: tuple[float, ...]
-    fill: float = 1.0
+    reach: tuple[float, ...] = ()
 
     @property
     def tokens(self) -> float:
         """Expected tokens of a round, over all its sequences."""
         return self.sequences * (1.0 + sum(self.survival[: self.draft_tokens]))
+
+    @property
+    def rows(self) -> float:
+        """Expected rows of the verify pass."""
+        return self.sequences * (1.0 + sum(map(self.reaching, range(self.draft_tokens))))
+
+    def reaching(self, position: int) -> float:
+        """Chance that one of its sequences drafts this position."""
+        if position >= self.draft_tokens:
+            return 0.0
+        return self.reach[position] if position < len(self.reach) else 1.0
 
 
 def seconds_per_token(shares: Sequence[Share], plain_rows: int, costs: Costs) -> float | None:
@@ -37,11 +50,13 @@ def seconds_per_token(shares: Sequence[Share], plain_rows: int, costs: Costs) ->
 
     A draft step that was never measured counts as free, so that it is tried, and then it is known.
     """
-    rows = plain_rows + sum(share.sequences for share in shares) + round(sum(s.sequences * s.draft_tokens * s.fill for s in shares))
-    target = costs.seconds("target", rows)
+    target = costs.seconds("target", round(plain_rows + sum(share.rows for share in shares)))
     if target is None:
         return None
     seconds = target
     for step in range(max((share.draft_tokens for share in shares), default=0)):
-        seconds += costs.seconds("draft", sum(share.sequences for share in shares if share.draft_tokens > step)) or 0.0
+        going = sum(share.sequences * share.reaching(step) for share in shares)
+        anybody = 1.0 - math.prod((1.0 - share.reaching(step)) ** share.sequences for share in shares)
+        if anybody:
+            seconds += anybody * (costs.seconds("draft", max(1, round(going / anybody))) or 0.0)
     return seconds / (plain_rows + sum(share.tokens for share in shares))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class ControlSettings:
     max_draft_tokens: int = 4
     adaptive: bool = True  # False: always max_draft_tokens, unless the operator says no
+    early_stop: bool = False  # drafts end where the draft is too unsure, while the length is adaptive
     rearm_after: float = 10.0  # seconds: the longest wait between two probes
     cool_down: float = 1.0  # seconds: the first wait after a fall-back; doubled by each probe in vain
     probe_share: float = 0.01  # of the time, at most, lost in probes

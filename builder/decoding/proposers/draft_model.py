@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from builder.decoding.filters import penalise
 from builder.decoding.proposers.interface import Context, Draft, DraftModel
 from builder.decoding.proposers.registry import register
 from builder.decoding.random import Purpose
@@ -21,13 +22,12 @@ class DraftModelProposer:
         drafts = {context.index: Draft() for context in contexts}
         wanting = [context for context in contexts if context.limit > 0]
         if wanting and all(is_plain_greedy(context) for context in wanting) and (whole := model.greedy(wanting)) is not None:
-            for context, token_ids in zip(wanting, whole, strict=True):
-                drafts[context.index].token_ids = token_ids
+            drafts |= {context.index: draft for context, draft in zip(wanting, whole, strict=True)}
         elif wanting:
             active, logits = model.begin(wanting)
             while active:
                 pick(logits, active, [drafts[context.index] for context in active])
-                active = [context for context in active if len(drafts[context.index]) < context.limit]
+                active = [context for context in active if goes_on(context, drafts[context.index])]
                 if active:
                     last = [drafts[context.index] for context in active]
                     logits = model.step(active, [draft.token_ids[-1] for draft in last], len(last[0]))
@@ -39,18 +39,24 @@ def is_plain_greedy(context: Context) -> bool:
     return context.sampling.greedy and context.sampling.repetition_penalty == 1.0
 
 
+def goes_on(context: Context, draft: Draft) -> bool:
+    return len(draft) < context.limit and not (context.stop and context.stop.ends(draft.confidences))
+
+
 def pick(logits: Tensor, contexts: Sequence[Context], drafts: Sequence[Draft]) -> None:
     """Append to each draft the token drawn from its row of logits [contexts, V], and q where it was a draw."""
     best = greedy_ids(logits) if any(context.sampling.greedy for context in contexts) else []
     for row, (context, draft) in enumerate(zip(contexts, drafts, strict=True)):
         params = context.sampling
-        if is_plain_greedy(context):
-            draft.token_ids.append(best[row])
-            continue
         seen = [*context.token_ids, *draft.token_ids] if params.repetition_penalty != 1.0 else ()
         if context.uniforms is None:
-            draft.token_ids += greedy_ids(logits[row : row + 1], params.repetition_penalty, seen)
+            penalised = penalise(logits[row : row + 1], params.repetition_penalty, seen)
+            if context.stop:
+                draft.confidences.append(float(penalised.softmax(-1).max()))
+            draft.token_ids += [best[row]] if is_plain_greedy(context) else greedy_ids(penalised)
         else:
             q = distribution(logits[row : row + 1], params, seen)[0]
+            if context.stop:
+                draft.confidences.append(float(q.max()))
             draft.q.append(q)
             draft.token_ids.append(sample(q, float(context.uniforms[len(draft), Purpose.DRAFT])))

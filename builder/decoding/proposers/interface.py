@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from builder.decoding.params import SamplingParams
+from builder.decoding.stopping import StopRule
 
 
 @dataclass(frozen=True)
 class Context:
     """A sequence that may be drafted for. `index` is its place in the caller's batch; at most `limit` tokens are wanted.
 
-    uniforms [limit + 1, 3] are the request's numbers for the next positions; None for a greedy request.
+    uniforms [limit + 1, 3] are the request's numbers for the next positions; None for a greedy request. With `stop` a draft
+    drawn from distributions ends where it says.
     """
 
     index: int
@@ -25,14 +27,19 @@ class Context:
     limit: int
     sampling: SamplingParams
     uniforms: NDArray[np.float64] | None = None
+    stop: StopRule | None = None
 
 
 @dataclass
 class Draft:
-    """Proposed tokens [K] and q, the distribution each was drawn from: K tensors [V], none when the proposer was certain."""
+    """Proposed tokens [K] and q, the distribution each was drawn from: K tensors [V], none when the proposer was certain.
+
+    confidences [K]: probability of the most likely token of each distribution; none where no rule to stop asked for them.
+    """
 
     token_ids: list[int] = field(default_factory=list)
     q: list[Tensor] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -41,9 +48,9 @@ class Draft:
 class DraftModel(Protocol):
     """The draft model's passes, each batched over the contexts given. `begin` and `step` return logits of the next token, [contexts, V]."""
 
-    def greedy(self, contexts: Sequence[Context]) -> list[list[int]] | None:
-        """The context.limit most probable tokens that follow each context, one after another, where the model can make them in
-        one go; else None, and nothing was run."""
+    def greedy(self, contexts: Sequence[Context]) -> list[Draft] | None:
+        """The up to context.limit most probable tokens that follow each context, one after another, where the model can make them
+        in one go; else None, and nothing was run."""
         ...
 
     def begin(self, contexts: Sequence[Context]) -> tuple[list[Context], Tensor]:

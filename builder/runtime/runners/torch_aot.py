@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from builder.compile.torch_aot.folder import EngineInfo, read_info, read_layout
+from builder.decoding.stopping import StopRule
 from builder.errors import EngineError
 from builder.runtime.runner import Rows
 from builder.weights.config import ModelConfig
@@ -86,9 +87,11 @@ class TorchAotRunner:
         self._decoder.layers(hidden, rows.positions, rows.sequence, rows.block_tables, start, stop)
         return hidden
 
-    def continue_greedily(self, rows: Rows, lengths: torch.Tensor) -> torch.Tensor:
-        drafted: torch.Tensor = self._decoder.continue_greedily(rows.token_ids, rows.positions, rows.sequence, rows.block_tables, lengths)
-        return drafted
+    def continue_greedily(self, rows: Rows, lengths: torch.Tensor, stop: StopRule | None) -> tuple[torch.Tensor, torch.Tensor]:
+        chances, least = torch.tensor(stop.chances if stop else ()), stop.least if stop else 0.0
+        batch = rows.token_ids, rows.positions, rows.sequence, rows.block_tables
+        drafted, confidences = self._decoder.continue_greedily(*batch, lengths, chances, least)
+        return drafted, confidences
 
     def greedy(self, hidden: torch.Tensor) -> list[int]:
         best: torch.Tensor = self._decoder.greedy(hidden, self.info.scored)

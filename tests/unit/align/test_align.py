@@ -33,7 +33,7 @@ from builder.spec.pipeline import PipelineSpec
 from tests.unit.tiny_models import make_tiny_model
 
 PROMPTS = tuple(Prompt("yours", "prompt", f"the thing {number}") for number in range(12))
-RECIPE = AlignmentRecipe(1.0, 0, "target", PROMPTS)
+RECIPE = AlignmentRecipe(1.0, 0, "target", "tokenizer", PROMPTS)
 QUICK = Limits(60.0, samples=1, steps=3)
 
 
@@ -181,15 +181,16 @@ def test_everything_that_shapes_an_aligned_draft_changes_its_fingerprint(tmp_pat
     (tmp_path / "mine.jsonl").write_text('{"prompt": "mine"}\n')
     base = AlignmentOptions(5, 0)
     recipes = [
-        base.recipe("target"),
-        base.recipe("other weights"),
-        AlignmentOptions(2, 0).recipe("target"),
-        AlignmentOptions(5, 1).recipe("target"),
-        AlignmentOptions(5, 0, tmp_path / "mine.jsonl").recipe("target"),
+        base.recipe("target", "tokenizer"),
+        base.recipe("other weights", "tokenizer"),
+        base.recipe("target", "another tokenizer"),
+        AlignmentOptions(2, 0).recipe("target", "tokenizer"),
+        AlignmentOptions(5, 1).recipe("target", "tokenizer"),
+        AlignmentOptions(5, 0, tmp_path / "mine.jsonl").recipe("target", "tokenizer"),
     ]
     names = {recipe.fingerprint(unaligned) for recipe in recipes for unaligned in ("a", "b")}
-    assert len(names) == 10
-    assert base.recipe("target").fingerprint("a") == AlignmentOptions(5.0, 0).recipe("target").fingerprint("a")
+    assert len(names) == 12
+    assert base.recipe("target", "tokenizer").fingerprint("a") == AlignmentOptions(5.0, 0).recipe("target", "tokenizer").fingerprint("a")
 
 
 def test_a_draft_is_aligned_unless_the_pipeline_says_no(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_draft_is_aligned_unless_the_pipeline_says_no(tmp_path: Path) -> None:
     assert AlignmentOptions.of(Draft(), tmp_path) == AlignmentOptions(5, 0)
     assert of({"minutes": 2, "seed": 7, "text": "mine.jsonl"}) == AlignmentOptions(2, 7, tmp_path / "mine.jsonl")
     with pytest.raises(SpecError):
-        AlignmentOptions(5, 0, tmp_path / "missing.jsonl").recipe("target")
+        AlignmentOptions(5, 0, tmp_path / "missing.jsonl").recipe("target", "tokenizer")
 
 
 def test_a_folder_without_a_result_was_not_aligned(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_the_command_line_takes_the_users_text_and_names_its_bad_line(tmp_path: 
 
 def test_a_build_aligns_once_and_says_so_when_the_targets_weights_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole, "Limits", lambda seconds: QUICK)
-    monkeypatch.setattr(AlignmentOptions, "recipe", lambda self, target: replace(RECIPE, target_fingerprint=target, seed=self.seed))
+    monkeypatch.setattr(AlignmentOptions, "recipe", lambda self, *made_of: replace(RECIPE, target_fingerprint=str(made_of), seed=self.seed))
     cache, repository, pipeline = tmp_path / "cache", tmp_path / "repository", tmp_path / "tiny.yaml"
     cache.mkdir()
     kernels = build_library(default_cache())
@@ -233,8 +234,9 @@ def test_a_build_aligns_once_and_says_so_when_the_targets_weights_change(tmp_pat
         "engine: {max_seq_len: 256, threads: 1, max_batch_size: 8, kv_cache: {memory: 16MiB}}\n"
     )
 
-    def build(seed: int) -> tuple[Any, list[str]]:
-        make_tiny_model(tmp_path / "model", seed=seed)
+    def build(seed: int | None) -> tuple[Any, list[str]]:
+        if seed is not None:
+            make_tiny_model(tmp_path / "model", seed=seed)
         bars = Stages()
         return build_pipeline(pipeline, repository, cache=cache, progress=bars, verify=False), bars.titles
 
@@ -247,7 +249,24 @@ def test_a_build_aligns_once_and_says_so_when_the_targets_weights_change(tmp_pat
     assert "align the draft, seconds" not in titles
     other, titles = build(seed=1)
     assert other.version == 2
+    assert other.changed == "the target's weights"
     assert titles[titles.index("align the draft, seconds") - 1] == "the target's weights changed: aligning anew"
+    measured = pipeline.read_text() + "speculation: {measured: {acceptance: 0.8}}\n"
+    pipeline.write_text(measured)
+    assert build(seed=1)[0].changed is None
+    forget_a_merge(tmp_path / "model" / "tokenizer.json")
+    with pytest.raises(CheckError, match="measured with version 3, and the tokenizer changed since"):
+        build(seed=None)
+    pipeline.write_text(measured.replace("0.8", "0.7"))
+    other, titles = build(seed=None)
+    assert (other.version, other.changed) == (4, "the tokenizer")
+    assert titles[titles.index("align the draft, seconds") - 1] == "the tokenizer changed: aligning anew"
+
+
+def forget_a_merge(path: Path) -> None:
+    tokenizer = json.loads(path.read_text())
+    del tokenizer["model"]["merges"][-1]
+    path.write_text(json.dumps(tokenizer))
 
 
 class Stages:

@@ -59,7 +59,7 @@ def test_text_that_pipeline_yaml_names_lies_beside_it(tmp_path: Path, text: Path
     loaded, draft = pipeline(tmp_path, "{minutes: 2, text: mine.jsonl}")
     options = wanted_alignment(loaded, draft)
     assert options == AlignmentOptions(2, 0, text)
-    assert [prompt.content for prompt in options.recipe("target").prompts if prompt.category == "yours"] == ["mine"]
+    assert [prompt.content for prompt in options.recipe("target", "tokenizer").prompts if prompt.category == "yours"] == ["mine"]
 
 
 def test_a_build_does_not_fall_back_silently_when_the_text_is_gone(tmp_path: Path, text: Path) -> None:

@@ -31,7 +31,7 @@ SIZE = 100  # of 320 tokens; padded to 128 rows in the packed head
 @pytest.fixture(scope="module")
 def cut(parts: Parts, spec: PipelineSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cut")
-    cut_vocabulary(parts.draft, "cut", SIZE, AlignmentOptions().recipe("target"), parts, spec, folder)
+    cut_vocabulary(parts.draft, "cut", SIZE, AlignmentOptions().recipe("target", "tokenizer"), parts, spec, folder)
     return folder
 
 
@@ -96,7 +96,7 @@ def test_a_greedy_draft_in_one_call_is_the_best_of_the_cut_head_step_by_step(par
         runner = open_parts(folder, spec).draft
     assert runner is not None
     rows = Rows(*(torch.tensor(values, dtype=torch.int32) for values in ([71], [0], [0], [[0]])))
-    drafted = runner.continue_greedily(rows, torch.tensor([3], dtype=torch.int32))[0].tolist()
+    drafted = runner.continue_greedily(rows, torch.tensor([3], dtype=torch.int32), None)[0][0].tolist()
     assert set(drafted) <= set(read_tensors(cut)["vocabulary"].tolist())
     token = 71
     for position, expected in enumerate(drafted):

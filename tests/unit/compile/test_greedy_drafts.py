@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from builder.decoding.params import SamplingParams
+from builder.decoding.stopping import BINS, StopRule
 from builder.runtime.engine import Engine
 from builder.runtime.request import DecodeStats, Output, Request
 from builder.runtime.runner import GreedyRunner, Rows
@@ -13,6 +14,7 @@ from builder.runtime.runners.torch_aot import TorchAotRunner
 from builder.runtime.settings import EngineSettings
 from tests.unit.compile.conftest import LoadTiny
 from tests.unit.compile.passes import rows_of, run, run_in_chunks
+from tests.unit.compile.test_kernels import SETS, skip_unless_here
 
 
 class TokenByToken:
@@ -38,20 +40,49 @@ def test_a_draft_in_one_call_equals_one_made_step_by_step(load_tiny: LoadTiny) -
         if len(prompt) > 1:
             run(runner, rows_of([(prompt[:-1], 0, blocks)]))
     rows = rows_of([(prompt[-1:], len(prompt) - 1, blocks) for prompt, blocks in zip(prompts, tables, strict=True)])
-    assert runner.continue_greedily(rows, torch.tensor([4, 2, 3], dtype=torch.int32)).tolist() == expected
+    assert runner.continue_greedily(rows, torch.tensor([4, 2, 3], dtype=torch.int32), None)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("least", [0.0, 0.3, 1.1])
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_a_draft_ends_with_the_token_that_the_rule_ends_it_with(
+    load_tiny: LoadTiny, instruction_sets: list[str], instruction_set: str, least: float
+) -> None:
+    skip_unless_here(instruction_set, instruction_sets)
+    _, runner = load_tiny("int4", instruction_set, {"vocab_size": 330}, group_size=32)  # padded to 352
+    rule = StopRule(tuple((place + 1) / BINS for place in range(BINS)), least)
+    starts, longest = range(8), 6
+    tables = [[start] for start in starts]
+    rows = rows_of([([39 * start], 0, blocks) for start, blocks in zip(starts, tables, strict=True)])
+    drafted, confidences = runner.continue_greedily(rows, torch.full((len(starts),), longest, dtype=torch.int32), rule)
+    lengths = set()
+    for start, blocks, tokens, sure in zip(starts, tables, drafted.tolist(), confidences.tolist(), strict=True):
+        expected: list[int] = []
+        seen: list[float] = []
+        token = 39 * start
+        while len(expected) < longest and not (expected and rule.ends(seen)):
+            logits = run(runner, rows_of([([token], len(expected), blocks)]))[0]
+            token = int(logits.argmax())
+            expected.append(token)
+            seen.append(float(logits.softmax(-1)[token]))
+        lengths.add(len(expected))
+        assert tokens == expected + [-1] * (longest - len(expected))
+        assert sure[: len(seen)] == pytest.approx(seen, rel=1e-4)
+    assert lengths == {0.0: {longest}, 1.1: {1}}.get(least, lengths)
+    assert len(lengths) > 1 or least != 0.3, "the rule never had to decide"
 
 
 def test_the_lowest_of_equal_tokens_is_drafted(load_tiny: LoadTiny) -> None:
     _, runner = load_tiny("float32")
     runner._set_embedding(torch.zeros(320, 64))  # all logits are equal then
     rows = Rows(*(torch.zeros(1, dtype=torch.int32) for _ in range(3)), torch.arange(8, dtype=torch.int32)[None])
-    assert runner.continue_greedily(rows, torch.tensor([2], dtype=torch.int32)).tolist() == [[0, 0]]
+    assert runner.continue_greedily(rows, torch.tensor([2], dtype=torch.int32), None)[0].tolist() == [[0, 0]]
 
 
 def test_a_draft_that_would_leave_the_context_is_refused(load_tiny: LoadTiny) -> None:
     _, runner = load_tiny("bfloat16")
     with pytest.raises(RuntimeError, match="outside the context"):
-        runner.continue_greedily(rows_of([([1], 126, list(range(8)))]), torch.tensor([3], dtype=torch.int32))
+        runner.continue_greedily(rows_of([([1], 126, list(range(8)))]), torch.tensor([3], dtype=torch.int32), None)
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["the target's cache", "its own cache"])

@@ -127,7 +127,9 @@ def test_chances_stay_chances_and_survival_falls(rounds: list[tuple[int, int, in
     survival = window.survival()
     assert all(0 <= chance <= 1 for chance in window.chances())
     assert list(survival) == sorted(survival, reverse=True)
-    assert 0 <= window.fill <= 1
+    reach = window.reach()
+    assert all(0 <= share <= 1 for share in reach)
+    assert list(reach) == sorted(reach, reverse=True)
 
 
 def test_a_steady_stream_is_estimated_as_it_is() -> None:
@@ -152,3 +154,24 @@ def test_a_round_costs_what_the_cost_model_says() -> None:
     share = Share(1, 4, survival)
     assert share.tokens == pytest.approx(expected_tokens(0.8, 4)) == pytest.approx(3.36, abs=0.01)
     assert seconds_per_token((share,), 0, Worked()) == pytest.approx(0.0122, abs=0.00005)
+
+
+def test_a_draft_that_ends_early_costs_the_steps_and_rows_it_has() -> None:
+    """Two of three rounds draft a second token: 1 + 2/3 steps, 1 + 1 + 2/3 rows."""
+
+    class PerRow:
+        def seconds(self, kind: str, rows: int) -> float:
+            return 0.003 if kind == "draft" else 0.010 * rows
+
+    share = Share(3, 2, (0.8, 0.5), (1.0, 2 / 3))
+    assert share.rows == pytest.approx(8)
+    somebody = 1 - (1 / 3) ** 3
+    assert seconds_per_token((share,), 0, PerRow()) == pytest.approx((0.003 * (1 + somebody) + 0.080) / (3 * 2.3))
+
+
+def test_the_window_knows_how_far_drafts_come() -> None:
+    window = AcceptanceWindow(4, 64)
+    for number in range(600):
+        window.add(4, (4, 1)[number % 2], 1)
+    assert window.reach()[:3] == pytest.approx((1, 0.5, 0.5), abs=0.06)
+    assert window.survival()[1] == pytest.approx(0, abs=0.15)  # where a draft ended, nothing was won

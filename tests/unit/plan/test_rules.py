@@ -20,6 +20,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("draft-vocabulary-valid", {"draft": {"vocabulary": 49_153}}, "to all"),
     ("group-size-divides", {"draft": {"quantization": {"group_size": 128}}}, "32 or 64"),
     ("draft-is-cheaper", {"draft": {"weights": "big.gguf"}, "draft_model": {"num_layers": 300}}, "smaller draft"),
+    ("draft-device-available", {"draft": {"device": "cuda"}}, "same or cpu, or choose a trtllm backend"),
     ("context-within-model", {"target_model": {"max_position": 1024}}, "max_seq_len to 1024"),
     ("context-within-model", {"draft": {"weights": "d"}, "draft_model": {"max_position": 512}}, "max_seq_len to 512"),
     ("sliding-window", {"target_model": {"sliding_window": 512}}, "max_seq_len to 512"),
@@ -50,6 +51,7 @@ def test_a_rule_refuses_what_it_is_for_and_nothing_else(make_context: Any, rule:
 @pytest.mark.parametrize(
     ("rule", "change"),
     [
+        ("draft-device-available", {"draft": {"device": "cpu"}}),
         ("sliding-window", {"target_model": {"sliding_window": 2048}}),
         ("context-within-model", {"target_model": {"max_position": 2048}}),
         ("draft-layers-valid", {"draft": {"layers": 30}}),

@@ -45,10 +45,9 @@ def test_flags_are_what_their_file_says(steps: list[tuple[str, bool | None, str 
 @given(STEPS, st.sampled_from([None, *TENANTS]))
 def test_the_kill_switch_beats_everything(steps: list[tuple[str, bool | None, str | None]], tenant: str | None) -> None:
     switches = made(steps).set("all", False).switches()
-    assert not switches.speculation
-    assert not any(switches.speculation_for(name) for name in (*TENANTS, "other"))
-    own = made(steps).set("all", False, "search")
-    assert not own.switches().speculation_for("search")
+    assert not any(switches.speculation_for(name) or switches.prefix_cache_for(name) for name in (*TENANTS, "other"))
+    own = made(steps).set("all", False, "search").switches()
+    assert not own.speculation_for("search") and not own.prefix_cache_for("search")
 
 
 @given(STEPS)
@@ -56,6 +55,7 @@ def test_the_engine_is_told_what_get_shows(steps: list[tuple[str, bool | None, s
     flags = made(steps)
     for tenant in (*TENANTS, "other"):
         assert flags.switches().speculation_for(tenant) == flags.in_force("speculation", tenant)[0]
+        assert flags.switches().prefix_cache_for(tenant) == flags.in_force("prefix_cache", tenant)[0]
 
 
 def test_a_tenants_own_setting_goes_before_the_pipelines() -> None:

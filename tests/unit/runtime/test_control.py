@@ -7,6 +7,7 @@ import torch
 
 from builder.decoding.control import State
 from builder.decoding.params import SamplingParams
+from builder.decoding.stopping import BINS, StopRule
 from builder.runtime.settings import EngineSettings
 from builder.runtime.speculation import STALL, UNMEASURED_ROWS, SpeculationControl, record
 from builder.runtime.step_costs import StepCosts
@@ -82,6 +83,21 @@ def test_a_sampled_answer_with_a_seed_keeps_its_k_and_comes_out_the_same() -> No
         bench.run()
         answers.append(bench.tokens("a"))
     assert answers[0] == answers[1]
+
+
+def test_an_unsure_draft_ends_early_but_never_a_seeded_one() -> None:
+    bench = Bench(proposer="draft_model", max_draft_tokens=4, adaptive=True, early_stop=True)
+    forced(bench, 4)
+    bench.scheduler.control._governor.stop_rule = lambda member: StopRule((0.0,) * BINS, 0.5)
+    for name, sampling in {"a": LONG, "b": SamplingParams(max_tokens=57, temperature=1.0, seed=1)}.items():
+        bench.submit(name, (1, 2, 3), sampling)
+    bench.run(audit=True)
+    assert bench.tokens("a") == plain_greedy((1, 2, 3), 57)
+    for name, most in {"a": 1, "b": 4}.items():
+        stats = bench.last(name).stats
+        assert stats is not None
+        per_round = stats.num_draft_tokens / stats.num_spec_steps
+        assert per_round == 1 if most == 1 else per_round > 3
 
 
 def test_the_operators_word_is_a_transition_of_the_report() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from builder.decoding import acceptance
 from builder.decoding.params import SamplingParams
+from builder.decoding.proposers import Context, Draft, draft_model
 from builder.decoding.sampling import distribution, token_logprobs
+from builder.decoding.stopping import BINS, StopRule
 from tests.unit.runtime.harness import Bench, whole_pass
 
 torch.set_num_threads(1)
@@ -17,10 +20,10 @@ PROMPT = (1,)
 VOCAB, LENGTH, DRAWS = 3, 3, 1500
 
 
-def exact(sampling: SamplingParams, bench: Bench) -> torch.Tensor:
-    """Probability of each answer of LENGTH tokens, by enumeration."""
+def exact(sampling: SamplingParams, bench: Bench, length: int) -> torch.Tensor:
+    """Probability of each answer of so many tokens, by enumeration."""
     masses = []
-    for answer in itertools.product(range(VOCAB), repeat=LENGTH):
+    for answer in itertools.product(range(VOCAB), repeat=length):
         ids = [*PROMPT, *answer]
         logits = whole_pass(bench.target, ids)[0]
         rows = [distribution(logits[at - 1 : at], sampling, ids[:at])[0, ids[at]] for at in range(len(PROMPT), len(ids))]
@@ -28,8 +31,8 @@ def exact(sampling: SamplingParams, bench: Bench) -> torch.Tensor:
     return torch.stack(masses)
 
 
-def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool) -> float:
-    """Chi-square of DRAWS answers against the enumeration."""
+def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool, stop: StopRule | None = None, length: int = LENGTH) -> float:
+    """Chi-square of DRAWS answers against the enumeration. With `stop` every draft ends where it says."""
     bench = Bench(
         vocab=VOCAB,
         sharpness=0.4,
@@ -42,13 +45,15 @@ def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool) -> float:
         num_blocks=200,
         max_waiting=DRAWS,
     )
+    bench.scheduler.control.stop_rule = lambda _sequence: stop
     for draw in range(DRAWS):
-        fields = {"seed": draw, "max_tokens": LENGTH, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        fields = {"seed": draw, "max_tokens": length, "temperature": sampling.temperature, "top_p": sampling.top_p}
         bench.submit(str(draw), PROMPT, SamplingParams(**fields, repetition_penalty=sampling.repetition_penalty))  # type: ignore[arg-type]
     bench.run()
     answers = torch.tensor([bench.tokens(str(draw)) for draw in range(DRAWS)])
-    counts = torch.bincount((answers * torch.tensor([VOCAB**2, VOCAB, 1])).sum(-1), minlength=VOCAB**LENGTH).double()
-    expected = exact(sampling, bench) * DRAWS
+    places = torch.tensor([VOCAB**place for place in reversed(range(length))])
+    counts = torch.bincount((answers * places).sum(-1), minlength=VOCAB**length).double()
+    expected = exact(sampling, bench, length) * DRAWS
     assert counts[expected == 0].sum() == 0
     counts, expected = counts[expected > 0], expected[expected > 0]
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -67,6 +72,44 @@ def test_filtered_answers_are_distributed_as_the_targets() -> None:
 def test_negative_control_a_resampling_from_p_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptance, "residual", lambda p, _q, _token: p)
     assert p_value(SamplingParams(temperature=1.2, repetition_penalty=3.0), "draft_model", True) < 1e-6
+
+
+@pytest.mark.parametrize("shared_kv", [True, False])
+def test_drafts_that_end_early_leave_the_targets_distribution(shared_kv: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: set[int] = set()
+    monkeypatch.setattr(draft_model, "goes_on", _watched(lengths))
+    rule = StopRule(tuple(place / BINS for place in range(BINS)), 0.6)  # drafts are 0.49 to 0.76 sure here
+    assert p_value(SamplingParams(temperature=3.0), "draft_model", shared_kv, rule, length=4) > 1e-3
+    assert lengths == {1, 2}, "the rule never had to decide"
+
+
+def _watched(lengths: set[int]) -> Callable[[Context, Draft], bool]:
+    """draft_model.goes_on, that notes how long drafts become where two tokens are wanted."""
+    goes_on = draft_model.goes_on
+
+    def watch(context: Context, draft: Draft) -> bool:
+        more = goes_on(context, draft)
+        if not more and context.limit == 2:
+            lengths.add(len(draft))
+        return more
+
+    return watch
+
+
+def test_negative_control_a_rule_that_throws_a_drawn_token_away_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    pick, goes_on = draft_model.pick, draft_model.goes_on
+    ended: list[Draft] = []
+
+    def unsure(logits: torch.Tensor, contexts: Sequence[Context], drafts: Sequence[Draft]) -> None:
+        pick(logits, contexts, drafts)
+        for draft in drafts:
+            if draft.q[-1][draft.token_ids[-1]] < 0.5:
+                del draft.token_ids[-1], draft.q[-1]
+                ended.append(draft)
+
+    monkeypatch.setattr(draft_model, "pick", unsure)
+    monkeypatch.setattr(draft_model, "goes_on", lambda context, draft: goes_on(context, draft) and not any(draft is one for one in ended))
+    assert p_value(SamplingParams(temperature=3.0), "draft_model", True, length=4) < 1e-6
 
 
 @pytest.mark.parametrize("proposer", ["none", "draft_model"])

@@ -120,3 +120,26 @@ def test_an_engine_without_a_proposer_is_never_speculating() -> None:
     bench.submit("a", (1, 2, 3), LONG)
     bench.run()
     assert bench.last("a").stats.state == "plain"  # type: ignore[union-attr]
+
+
+def cached_tokens(bench: Bench, name: str, tenant: str) -> int:
+    bench.submit(name, (1, 2, 3, 4, 5, 6, 7, 8, 9), SamplingParams(max_tokens=4), tenant=tenant)
+    bench.run(audit=True)
+    usage = bench.last(name).usage
+    assert usage is not None
+    assert bench.tokens(name) == plain_greedy((1, 2, 3, 4, 5, 6, 7, 8, 9), 4)
+    return usage.cached_tokens
+
+
+def test_a_tenant_without_the_prefix_cache_takes_nothing_from_it_and_leaves_nothing_there() -> None:
+    bench = Bench(proposer="draft_model")
+    off = Switches(prefix_cache=True, tenant_prefix_cache={"search": False})
+    bench.engine.set_switches(off)
+    assert cached_tokens(bench, "a", "search") == 0
+    assert cached_tokens(bench, "b", "support") == 0  # a has left nothing
+    assert cached_tokens(bench, "c", "support") == 8
+    assert cached_tokens(bench, "d", "search") == 0
+    bench.engine.set_switches(Switches(prefix_cache=False))
+    assert cached_tokens(bench, "e", "support") == 0
+    bench.engine.set_switches(ON)
+    assert cached_tokens(bench, "f", "search") == 8  # what c has left is still there

@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -123,37 +124,52 @@ class TorchDecoder : public torch::CustomClassHolder {
     return tokens;
   }
 
-  // Greedy continuations of rows that belong to different sequences, length[row] tokens each, int32 [rows, longest] (-1 beyond a row's
-  // length). One call for a whole draft: between two passes nothing leaves this function, where the way through Python and torch costs
-  // 0.6 ms a step on code that the last pass has driven out of the caches.
-  at::Tensor continue_greedily(const at::Tensor& token, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table,
-                               const at::Tensor& length) {
+  // Greedy continuations of rows that belong to different sequences, up to length[row] tokens each: int32 [rows, longest] (-1 beyond a
+  // row's end) and their probabilities, float32 [rows, longest]. One call for a whole draft: between two passes nothing leaves this
+  // function, where the way through Python and torch costs 0.6 ms a step on code that the last pass has driven out of the caches.
+  // chances [bins], if not empty: how often a token of this probability is kept. A row ends with the token that takes the product of
+  // its chances below `least`. Without, probabilities are not computed.
+  std::vector<at::Tensor> continue_greedily(const at::Tensor& token, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table,
+                                            const at::Tensor& length, const at::Tensor& chances, double least) {
     const int rows = (int)token.numel(), scored = (int)(vocabulary_.defined() ? vocabulary_.numel() : embedding_.size(0));
     const int32_t* ids = vocabulary_.defined() ? vocabulary_.data_ptr<int32_t>() : nullptr;
     const int32_t* lengths = ints(length, rows);
-    const int longest = rows ? *std::max_element(lengths, lengths + rows) : 0;
+    const int longest = rows ? *std::max_element(lengths, lengths + rows) : 0, bins = (int)chances.numel();
+    TORCH_CHECK(chances.is_contiguous() && chances.scalar_type() == at::kFloat, "chances must be contiguous float32 [bins]");
     at::Tensor drafted = at::full({rows, longest}, -1, token.options());
-    int32_t* out = drafted.data_ptr<int32_t>();
+    at::Tensor confidence = at::zeros({bins ? rows : 0, longest}, chances.options());
     std::vector<int32_t> last(ints(token, rows), ints(token, rows) + rows), at(ints(position, rows), ints(position, rows) + rows);
+    std::vector<int32_t> left(lengths, lengths + rows);  // tokens still wanted
+    std::vector<float> hope(rows, 1.0f);                 // chance that all of a row's tokens are kept
     for (int step = 0; step < longest; step++) {
       std::vector<int32_t> row, positions, sequences;
       for (int r = 0; r < rows; r++) {
-        if (lengths[r] <= step) continue;
+        if (left[r] <= 0) continue;
+        left[r]--;
         row.push_back(r);
         positions.push_back(at[r]++);
         sequences.push_back(ints(sequence, rows)[r]);
       }
       const int count = (int)row.size();
+      if (!count) break;
       const Rows batch{count, positions.data(), sequences.data(), ints(block_table, block_table.numel()), (int)block_table.size(1)};
       check_rows(batch, (int)block_table.size(0));
       hidden_.resize((size_t)count * model_.hidden);
       for (int i = 0; i < count; i++) embed(last[row[i]], hidden_.data() + (size_t)i * model_.hidden);
       decoder_->layers(hidden_.data(), batch, cache_, 0, (int)model_.layers.size());
       best_.resize(count);
-      decoder_->greedy(hidden_.data(), count, scored, best_.data());
-      for (int i = 0; i < count; i++) last[row[i]] = out[(size_t)row[i] * longest + step] = ids ? ids[best_[i]] : best_[i];
+      confidence_.resize(count);
+      decoder_->greedy(hidden_.data(), count, scored, best_.data(), bins ? confidence_.data() : nullptr);
+      for (int i = 0; i < count; i++) {
+        const int r = row[i];
+        last[r] = drafted.data_ptr<int32_t>()[(size_t)r * longest + step] = ids ? ids[best_[i]] : best_[i];
+        if (!bins) continue;
+        confidence.data_ptr<float>()[(size_t)r * longest + step] = confidence_[i];
+        hope[r] *= chances.data_ptr<float>()[std::clamp((int)(confidence_[i] * bins), 0, bins - 1)];
+        if (!(hope[r] >= least)) left[r] = 0;
+      }
     }
-    return drafted;
+    return {drafted, confidence};
   }
 
   void products(int64_t rows) { decoder_->products((int)rows); }
@@ -268,7 +284,7 @@ class TorchDecoder : public torch::CustomClassHolder {
   Cache cache_;
   at::Tensor key_, value_, embedding_;
   at::Tensor vocabulary_;  // token of each row of the head, when it does not score all
-  std::vector<float> hidden_;
+  std::vector<float> hidden_, confidence_;
   std::vector<int32_t> best_;
   std::string chosen_;
   std::unique_ptr<Decoder> decoder_;

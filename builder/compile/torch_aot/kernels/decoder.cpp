@@ -36,6 +36,26 @@ struct Best {
   }
 };
 
+// The sum of exp(logit - largest so far): with it the largest logit becomes a probability (online softmax, Milakov and Gimelshein 2018).
+struct Mass {
+  float largest = -INFINITY, sum = 0.0f;
+
+  void see(const float* out, int n, int vocabulary, const float* bias) {
+    alignas(64) float logits[kUnit];
+    for (int i = 0; i < kUnit; i += 16) {
+      f32x16 v = f32x16::load(out + i);
+      if (bias) v = v + f32x16::load(bias + n + i);
+      v.store(logits + i);
+    }
+    for (int i = std::max(0, vocabulary - n); i < kUnit; i++) logits[i] = -INFINITY;  // the padding of the last unit
+    const f32x16 a = f32x16::load(logits), b = f32x16::load(logits + 16);
+    const float top = maximum(max(a, b));
+    if (top > largest) sum *= std::exp(largest - top), largest = top;
+    const f32x16 shift = f32x16::all(largest);
+    sum += ::sum(exponential(a - shift) + exponential(b - shift));
+  }
+};
+
 class Pass final : public Decoder {
  public:
   Pass(const Model& model, Team& team, int max_seq_len) : m_(model), team_(team), own_(team.size()), scratch_(team.size()), next_(model.layers.size()) {
@@ -75,15 +95,20 @@ class Pass final : public Decoder {
 
   // Each thread keeps the best of its own units. Units come in ascending order, so that `>` leaves a tie to the lowest id. A NaN is
   // never larger: a row of NaNs gives 0.
-  void greedy(const float* hidden, int rows, int vocabulary, int32_t* tokens) override {
+  void greedy(const float* hidden, int rows, int vocabulary, int32_t* tokens, float* confidence) override {
     reserve(rows);
     best_.resize((size_t)team_.size() * rows);
+    if (confidence) mass_.assign((size_t)team_.size() * rows, Mass());
     team_.run([&](int t) {
       const TileScope scope;
       const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
       Best* best = best_.data() + (size_t)t * rows;
       std::fill_n(best, rows, Best{-INFINITY, vocabulary});
-      units(t, m_.head, x, rows, [&](int row, int n, const float* out) { best[row].see(out, n, vocabulary, m_.head.bias); });
+      Mass* mass = confidence ? mass_.data() + (size_t)t * rows : nullptr;
+      units(t, m_.head, x, rows, [&](int row, int n, const float* out) {
+        best[row].see(out, n, vocabulary, m_.head.bias);
+        if (mass) mass[row].see(out, n, vocabulary, m_.head.bias);
+      });
     });
     for (int row = 0; row < rows; row++) {
       Best top{-INFINITY, vocabulary};
@@ -92,6 +117,10 @@ class Pass final : public Decoder {
         if (mine.logit > top.logit) top = mine;
       }
       tokens[row] = top.token % vocabulary;
+      if (confidence) {
+        const float total = total_mass(row, rows, top.logit);  // 1 at least, but for rounding; NaN of NaNs
+        confidence[row] = total > 0.5f ? std::min(1.0f, 1.0f / total) : 0.0f;
+      }
     }
   }
 
@@ -107,6 +136,15 @@ class Pass final : public Decoder {
     qkv_.resize(std::max(qkv_.size(), (size_t)rows * qkv_width()));
     attention_.resize(std::max(attention_.size(), (size_t)rows * attention_width()));
     middle_.resize(std::max(middle_.size(), (size_t)rows * m_.intermediate));
+  }
+
+  float total_mass(int row, int rows, float largest) const {
+    float total = 0.0f;
+    for (int t = 0; t < team_.size(); t++) {
+      const Mass& mine = mass_[(size_t)t * rows + row];
+      if (mine.sum > 0.0f) total += mine.sum * std::exp(mine.largest - largest);
+    }
+    return total;
   }
 
   // The rows as input for matrix w, normalised when norm is given.
@@ -235,6 +273,7 @@ class Pass final : public Decoder {
   std::vector<Activations> own_;  // one a thread
   Activations shared_;
   std::vector<Best> best_;                       // [threads][rows]
+  std::vector<Mass> mass_;                       // [threads][rows]
   std::vector<Scratch> scratch_;                 // one a thread
   std::vector<Range> runs_;                      // of rows that attend together
   std::vector<std::atomic<int>> next_;           // task of each layer's attention to be taken next

@@ -11,8 +11,9 @@ struct Decoder {
   virtual void products(int rows) = 0;
   // logits [rows, model.head.n] of hidden [rows, model.hidden].
   virtual void head(const float* hidden, int rows, float* logits) = 0;
-  // Token with the largest logit of each row among the first `vocabulary`, the lowest of equals; no logits are kept.
-  virtual void greedy(const float* hidden, int rows, int vocabulary, int32_t* tokens) = 0;
+  // Token with the largest logit of each row among the first `vocabulary`, the lowest of equals; no logits are kept. With
+  // `confidence` also its probability, 1 / sum of exp(logit - largest).
+  virtual void greedy(const float* hidden, int rows, int vocabulary, int32_t* tokens, float* confidence = nullptr) = 0;
 };
 
 Decoder* make_decoder_amx(const Model&, Team&, int max_seq_len);
