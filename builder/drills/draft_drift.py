@@ -140,7 +140,13 @@ class _Play:
         self._swap.unlink()
         self._timeline.add("the good draft is back")
         limit = 2 * self._size.rearm_after + 5
-        back = self._metrics.wait(lambda: self._metrics.state() is State.SPECULATING, limit)
+        kept = self._metrics.value(catalogue.ACCEPTED_TOKENS)
+
+        def returned() -> bool:
+            """A state alone may be the one of before the draft came back."""
+            return self._metrics.state() is State.SPECULATING and self._metrics.value(catalogue.ACCEPTED_TOKENS) > kept + 20
+
+        back = self._metrics.wait(returned, limit)
         if back is None:
             return [Check("re-arms", False, f"not within {limit:.0f} s")]
         self.measured["seconds_to_rearm"] = back

@@ -44,6 +44,7 @@ def deep_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model_repository"
 
 
+@pytest.mark.slow  # compares speeds of a second each: until it was shown to hold on a quiet machine
 def test_a_bad_draft_is_left_and_a_good_one_is_taken_up_again(deep_repository: Path) -> None:
     result = drill_draft_drift(newest(deep_repository, "deep"), quick=True)
     assert result.passed, result.to_json()

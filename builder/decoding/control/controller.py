@@ -109,7 +109,8 @@ class Controller:
         self._probe_steps += 1
         hopeless = self._probe_rounds >= HOPELESS and not self._probe_kept
         whole = self._probe_rounds >= settings.fewest_rounds and self._probe_steps >= PROBE_STEPS
-        if whole and best and costs[best] * (1 + settings.margin_up) < costs[0]:
+        # without a kept token nothing can have paid: on a busy machine a few steps may seem cheaper than plain ones all the same
+        if whole and best and self._probe_kept and costs[best] * (1 + settings.margin_up) < costs[0]:
             self._move(now, State.SPECULATING, best, Reason.RECOVERED)
         elif whole or hopeless:
             longer = min(2 * self._wait, settings.rearm_after)
