@@ -37,7 +37,7 @@ class Size:
     @classmethod
     def of(cls, quick: bool) -> Size:
         return (
-            cls(window=1.0, pairs=4, streams=1, tokens=48, rearm_after=3, least_speed=0.85)
+            cls(window=1.0, pairs=4, streams=1, tokens=48, rearm_after=3, least_speed=0.9)
             if quick
             else cls(window=6.0, pairs=4, streams=1, tokens=64, rearm_after=10, least_speed=0.95)
         )
