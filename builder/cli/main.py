@@ -28,6 +28,7 @@ from builder.cli import (
     schema,
     serve,
     top,
+    trace,
     verify,
     versions,
 )
@@ -61,6 +62,7 @@ app.command("rollback")(versions.rollback)
 app.add_typer(chargeback.app, name="chargeback")
 app.command("exporter")(exporter.exporter)
 app.command("top")(top.top)
+app.command("trace")(trace.trace)
 app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
 app.command("loadtest")(loadtest.loadtest)
