@@ -27,6 +27,7 @@ from builder.cli import (
     plan,
     schema,
     serve,
+    stack,
     top,
     trace,
     verify,
@@ -61,6 +62,7 @@ app.command("versions")(versions.versions)
 app.command("rollback")(versions.rollback)
 app.add_typer(chargeback.app, name="chargeback")
 app.command("exporter")(exporter.exporter)
+app.command("stack")(stack.stack)
 app.command("top")(top.top)
 app.command("trace")(trace.trace)
 app.add_typer(drill.app, name="drill")
