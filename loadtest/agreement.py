@@ -71,7 +71,8 @@ def run_agreement(
     name, chargeback = loaded.spec.metadata.name, loaded.spec.chargeback
     target = Target(f"{LOOPBACK}:{ports['http']}", f"{LOOPBACK}:{ports['grpc']}", name, options.raw)
     workload = load_workload(options.workload)
-    since, samples = datetime.now(UTC), []
+    since = datetime.now(UTC)
+    samples: list[Sample] = []
     while len(samples) < options.requests:
         on_progress(f"{len(samples)} of {options.requests} requests")
         number = len(samples)  # another seed in each round, so other requests
