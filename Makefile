@@ -12,12 +12,15 @@ PEERS_VENV ?= .venv-peers
 PEERS_INSTALLED := $(PEERS_VENV)/.installed
 TRTLLM_VENV ?= .venv-trtllm
 TRTLLM_INSTALLED := $(TRTLLM_VENV)/.installed
+FOCUS_VENV ?= .venv-focus
+FOCUS_INSTALLED := $(FOCUS_VENV)/.installed
+FOCUS_PYTHON ?= python3.12
 PEERS_PINS := loadtest/peers/requirements.txt loadtest/peers/requirements-no-deps.txt
 
 LINTS := lint-style lint-format lint-types lint-imports lint-schema
 TESTS := test-unit test-integration test-e2e
 
-.PHONY: help setup demo peers trtllm test test-full lint format docs clean $(LINTS) $(TESTS)
+.PHONY: help setup demo stack peers trtllm focus test test-full lint format docs clean $(LINTS) $(TESTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +34,10 @@ $(INSTALLED): pyproject.toml constraints.txt requirements-models.txt .ci/debian-
 demo: setup ## build the demo pipeline, answer three prompts plainly and speculatively
 	@$(BUILDER) build $(PIPELINE)
 	@$(BUILDER) demo $(PIPELINE)
+
+stack: setup ## build the demo pipeline, then run server, exporter and Prometheus until Ctrl-C
+	@$(BUILDER) build $(PIPELINE)
+	@$(BUILDER) stack $(PIPELINE)
 
 peers: $(PEERS_INSTALLED) ## install the engines we compare with into an environment of their own (compiles llama.cpp: ten minutes)
 
@@ -46,6 +53,13 @@ trtllm: $(TRTLLM_INSTALLED) ## install modelopt into an environment of its own, 
 $(TRTLLM_INSTALLED): $(INSTALLED) requirements-trtllm.txt
 	@$(PYTHON) -m venv $(TRTLLM_VENV)
 	@$(TRTLLM_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(word 2,$^)
+	@touch $@
+
+focus: $(FOCUS_INSTALLED) ## install the FOCUS validator into an environment of its own (needs Python 3.12; a minute, 650 MB)
+
+$(FOCUS_INSTALLED): requirements-focus.txt
+	@$(FOCUS_PYTHON) -m venv $(FOCUS_VENV)
+	@$(FOCUS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $<
 	@touch $@
 
 test: setup ## lint and all tests but the slow ones, with a summary

@@ -1,4 +1,4 @@
-"""The report as FOCUS 1.0, the FinOps Open Cost and Usage Specification: CSV that cost tools import.
+"""The report as FOCUS 1.2, the FinOps Open Cost and Usage Specification: CSV that cost tools import.
 
 A row is one tenant, UTC day, optimisation and token type. The tenant is the sub account, the pipeline the resource, the
 token type the SKU; the tags say how the tokens were made. Prices are the operator's own, so billed, list, contracted and
@@ -20,16 +20,18 @@ from builder.chargeback.report import Report, Row
 COLUMNS = (
     *("AvailabilityZone", "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd"),
     *("BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodEnd"),
-    *("ChargePeriodStart", "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName"),
-    *("CommitmentDiscountStatus", "CommitmentDiscountType", "ConsumedQuantity", "ConsumedUnit", "ContractedCost"),
-    *("ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost", "ListUnitPrice", "PricingCategory"),
-    *("PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ResourceId", "ResourceName"),
-    *("ResourceType", "ServiceCategory", "ServiceName", "SkuId", "SkuPriceId", "SubAccountId", "SubAccountName", "Tags"),
+    *("ChargePeriodStart", "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountStatus"),
+    *("CommitmentDiscountType", "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost"),
+    *("InvoiceId", "InvoiceIssuerName", "ListCost", "ListUnitPrice", "PricingCategory", "PricingCurrency"),
+    *("PricingCurrencyContractedUnitPrice", "PricingCurrencyEffectiveCost", "PricingCurrencyListUnitPrice", "PricingQuantity"),
+    *("PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ResourceId", "ResourceName", "ResourceType"),
+    *("ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId", "SubAccountId"),
+    *("SubAccountName", "Tags"),
 )
 
 
 def to_focus(report: Report) -> str:
-    """CSV with all columns that FOCUS 1.0 requires; token types of which nothing was used have no row."""
+    """CSV with all columns of FOCUS 1.2 that apply; token types of which nothing was used have no row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -44,18 +46,19 @@ def _charge(report: Report, row: Row, kind: str) -> dict[str, str]:
     day = date.fromisoformat(row.day)
     month = day.replace(day=1)
     return {
-        **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost),
+        **dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "PricingCurrencyEffectiveCost"), cost),
         **dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), unit_price),
+        **dict.fromkeys(("PricingCurrencyContractedUnitPrice", "PricingCurrencyListUnitPrice"), unit_price),
+        **dict.fromkeys(("BillingCurrency", "PricingCurrency"), report.currency),
         **dict.fromkeys(("InvoiceIssuerName", "ProviderName", "PublisherName", "BillingAccountName"), report.owner),
         **dict.fromkeys(("ResourceId", "ResourceName", "BillingAccountId"), pipeline),
         **dict.fromkeys(("SubAccountId", "SubAccountName"), row.tenant),
         **dict(zip(("BillingPeriodStart", "BillingPeriodEnd"), _instants(month, (month + timedelta(days=31)).replace(day=1)), strict=True)),
         **dict(zip(("ChargePeriodStart", "ChargePeriodEnd"), _instants(day, day + timedelta(days=1)), strict=True)),
-        "BillingCurrency": report.currency,
         "ChargeCategory": "Usage",
         "ChargeDescription": f"{kind} tokens of {pipeline}, {row.optimisation} decoding",
         "ChargeFrequency": "Usage-Based",
-        "ConsumedQuantity": str(tokens),
+        "ConsumedQuantity": f"{tokens}.0",  # a decimal by definition; readers that guess types take a whole number for an integer
         "ConsumedUnit": "Tokens",
         "PricingCategory": "Standard",
         "PricingQuantity": plain(report.prices.million(tokens)),
@@ -63,7 +66,10 @@ def _charge(report: Report, row: Row, kind: str) -> dict[str, str]:
         "ResourceType": "LLM pipeline",
         "ServiceCategory": "AI and Machine Learning",
         "ServiceName": "LLM inference",
+        "ServiceSubcategory": "Generative AI",
         "SkuId": f"{pipeline}/{kind}",
+        "SkuMeter": f"{kind} tokens",
+        "SkuPriceDetails": json.dumps({"x_token_type": kind}),
         "SkuPriceId": f"{pipeline}/{kind}/{unit_price}-{report.currency}",
         "Tags": json.dumps({"optimisation": row.optimisation, "token_type": kind}),
     }

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from rich.markup import escape
 
 from builder.cli.console import err
 from builder.cli.options import DEFAULT_REPOSITORY, Repository
-from builder.serve.exporter import PipelineCollector, reader
-from builder.serve.ports import require_free
+from builder.serve.exporter import PipelineCollector, exporting, reader
 from builder.serve.triton import reachable
 from builder.spec.load import load_pipeline
 
@@ -35,20 +34,14 @@ def exporter(
     Example: `builder exporter pipelines/smollm2.yaml --port 8003`
     """
     spec = load_pipeline(pipeline).spec
-    registry = CollectorRegistry()
-    collector = PipelineCollector(spec, repository, reader(reachable(spec.serving.host), spec.serving.metrics_port))
     if once:
-        registry.register(collector)
+        registry = CollectorRegistry()
+        registry.register(PipelineCollector(spec, repository, reader(reachable(spec.serving.host), spec.serving.metrics_port)))
         sys.stdout.write(generate_latest(registry).decode("utf-8"))
         return
-    require_free(host, {"exporter": port})
-    registry.register(collector)
-    server, thread = start_http_server(port, addr=host, registry=registry)
-    err.print(f"Exporting {escape(spec.metadata.name)} on http://{host}:{port}/metrics", soft_wrap=True)
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        err.print("Stopped.")
-    finally:
-        server.shutdown()
-        thread.join()
+    with exporting(spec, repository, host, port):
+        err.print(f"Exporting {escape(spec.metadata.name)} on http://{host}:{port}/metrics", soft_wrap=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            err.print("Stopped.")

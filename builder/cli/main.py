@@ -27,7 +27,9 @@ from builder.cli import (
     plan,
     schema,
     serve,
+    stack,
     top,
+    trace,
     verify,
     versions,
 )
@@ -60,7 +62,9 @@ app.command("versions")(versions.versions)
 app.command("rollback")(versions.rollback)
 app.add_typer(chargeback.app, name="chargeback")
 app.command("exporter")(exporter.exporter)
+app.command("stack")(stack.stack)
 app.command("top")(top.top)
+app.command("trace")(trace.trace)
 app.add_typer(drill.app, name="drill")
 app.command("bench")(bench.bench)
 app.command("loadtest")(loadtest.loadtest)

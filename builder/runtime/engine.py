@@ -24,6 +24,7 @@ from builder.runtime.scheduler import Scheduler
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
 from builder.runtime.speculation import ControlReport
+from builder.runtime.steps import StepObserver, step_of
 from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request, check_settings
 from builder.text.tokenizer import Tokenizer
@@ -61,6 +62,7 @@ class Engine:
         self._eos = eos_token_ids
         self._tokenizer = tokenizer
         self._observer = observer or SilentObserver()
+        self._steps: StepObserver | None = None
         self._decoder = Decoder(target, draft, settings)
         self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache)
         self._changed = threading.Condition()  # guards scheduler, sequences, endings and stopping
@@ -143,6 +145,10 @@ class Engine:
         with self._changed:
             return self._scheduler.control.report()
 
+    def observe_steps(self, observer: StepObserver) -> None:
+        """Tell it of every step from the next one on. Without one, steps are not put into words at all."""
+        self._steps = observer
+
     @torch.inference_mode()
     def step(self) -> bool:
         """One iteration: cancel, admit, draft, one target pass, accept, emit. True while there is more to do.
@@ -214,6 +220,8 @@ class Engine:
         verdicts = self._decoder.run(groups, chunks)
         now = time.monotonic()
         share_pass_time(groups, chunks, drafting, now - began_drafting - drafting)
+        if self._steps is not None and self._steps.active:
+            self._steps.step_done(step_of(limits, chunks, verdicts, began=began_drafting, drafted=began_drafting + drafting, ended=now))
         with self._changed:
             for (_, limit), draft, verdict in zip(limits, drafts, verdicts, strict=False):  # those of finished prefills come after them
                 control.round_done(verdict.sequence, limit, draft, verdict.accepted)

@@ -23,6 +23,7 @@ from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request
 from builder.runtime.settings import EngineSettings
 from builder.runtime.speculation import ControlReport
+from builder.runtime.steps import StepObserver
 from builder.runtime.switches import Switches
 from builder.runtime.validation import check_request
 from builder.text.tokenizer import Tokenizer
@@ -121,6 +122,9 @@ class LlmApiEngine:
         if self._settings.proposer == "none" or (self._plain is not None and not self._switches.speculation):
             return ControlReport(State.PLAIN, 0, ())
         return ControlReport(State.SPECULATING, self._settings.max_draft_tokens, ())
+
+    def observe_steps(self, observer: StepObserver) -> None:
+        """TensorRT-LLM does not show its steps: a trace has a request's beginning and end, and nothing between."""
 
     def start(self) -> None:
         """Run the requests in a thread of their own until `stop`."""

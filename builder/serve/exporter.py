@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
@@ -18,7 +20,9 @@ from builder.errors import FlagError, RepositoryError, ServeError
 from builder.repository.flag_store import FlagStore
 from builder.repository.flags import FLAGS
 from builder.repository.versions import newest
+from builder.serve.ports import require_free
 from builder.serve.processes import ProcessUse, server_processes
+from builder.serve.triton import reachable
 from builder.spec.pipeline import PipelineSpec
 from builder.telemetry import exporter_catalogue as catalogue
 from builder.telemetry.catalogue import Metric
@@ -118,3 +122,17 @@ def numbers(results: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, 
 def reader(host: str, port: int) -> Callable[[], Scrape]:
     """Scrapes a server's metrics port."""
     return lambda: scrape(f"http://{host}:{port}/metrics")
+
+
+@contextmanager
+def exporting(spec: PipelineSpec, repository: Path, host: str, port: int) -> Iterator[None]:
+    """The exporter, listening inside. ServeError when the port is taken."""
+    require_free(host, {"exporter": port})
+    registry = CollectorRegistry()
+    registry.register(PipelineCollector(spec, repository, reader(reachable(spec.serving.host), spec.serving.metrics_port)))
+    server, thread = start_http_server(port, addr=host, registry=registry)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()

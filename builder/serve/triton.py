@@ -50,6 +50,7 @@ class Triton:
         binary: Path | None = None,
         log: TextIO | None = None,
         ready_timeout: float = 120.0,  # seconds
+        variables: Mapping[str, str] | None = None,  # of the server's environment, beside ours
     ) -> None:
         self.repository = repository.resolve()
         self.pipeline = pipeline
@@ -58,6 +59,7 @@ class Triton:
         self._binary = binary
         self._log = log
         self._ready_timeout = ready_timeout
+        self._variables = dict(variables or {})
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process: subprocess.Popen[str] | None = None
         self._pump: threading.Thread | None = None
@@ -75,6 +77,10 @@ class Triton:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start and wait until the ensemble is ready.
@@ -149,7 +155,7 @@ class Triton:
         backends = make_backends(binary, self._folder)
         self._process = subprocess.Popen(
             [sys.executable, "-I", lifeline.__file__, str(os.getpid()), str(binary.server), *self._arguments(backends)],
-            env=environment(binary),
+            env=environment(binary) | self._variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -171,7 +177,7 @@ class Triton:
             "--model-control-mode=explicit",
             f"--load-model={self.pipeline}",  # the ensemble brings its steps
             "--disable-auto-complete-config",  # config.pbtxt is whole; completing it would start each stub twice
-            "--grpc-header-forward-pattern=(?i)^x-tenant$",
+            "--grpc-header-forward-pattern=(?i)^(x-tenant|traceparent)$",
             f"--exit-timeout-secs={DRAIN_SECONDS}",
             "--log-info=false",
             *ports,

@@ -17,6 +17,7 @@ from builder.spec.serving import Serving
 from builder.spec.slo import Slo
 from builder.spec.speculation import Speculation
 from builder.spec.target import Target
+from builder.spec.tracing import Tracing
 from builder.spec.versions import Versions
 
 
@@ -41,6 +42,7 @@ class PipelineSpec(Section):
     quality: Quality = Field(default_factory=Quality, description="What a version has to show before it goes live.")
     versions: Versions = Field(default_factory=Versions, description="How versions follow each other.")
     chargeback: Chargeback = Field(default_factory=Chargeback, description="Token accounting by tenant: names, prices, the ledger.")
+    tracing: Tracing = Field(default_factory=Tracing, description="Traces of single requests, for an OpenTelemetry collector.")
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:

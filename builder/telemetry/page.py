@@ -19,6 +19,7 @@ Made by `make docs` from `builder/telemetry/`; a test fails when it is stale. Ch
     builder exporter pipelines/smollm2.yaml --port 8003    # what Triton's port cannot give
     builder exporter pipelines/smollm2.yaml --once         # the same, printed once
     builder top pipelines/smollm2.yaml                     # a live view of both in the terminal
+    make stack                                             # server, exporter and Prometheus with these rules, until Ctrl-C
 
 Counters and histograms only: a rate, a ratio or a percentile is taken by the reader, over the window it wants
 (`ops/prometheus/recording.yml` has the usual ones). Buckets are those of OpenTelemetry's semantic conventions for generative AI, in
@@ -48,9 +49,12 @@ RULES = """\
 carries `severity` (page or ticket), a runbook below `ops/runbooks/`, and the `owner` of its pipeline: the exporter exports
 `metadata.owner`, a recording rule keeps it for a day should the exporter fail, and Alertmanager mails it. Latency alerts use two windows
 of the burn rate, the share of observations above the objective over the 5 % that a p95 allows. An objective between two bucket bounds is
-interpolated. The tests fire every alert and check each
-kind of recording rule with promtool. The queries of the dashboards were checked for names only, not yet in a Prometheus with data, and
-`builder exporter` and `builder top` not yet beside a real server.
+interpolated. The tests fire every alert and check each kind of recording rule with promtool. They also start `builder stack`, put a
+load on it, and have its Prometheus answer every query of the dashboards and record every rule (`tests/integration/test_stack.py`).
+Grafana itself was never run.
+
+`make stack`, which is `builder stack` after a build, starts all of it on one machine: this configuration with the pipeline's own ports,
+a scrape every 5 s, and without Alertmanager. Prometheus's data live as long as the stack.
 """
 
 

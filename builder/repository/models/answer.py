@@ -25,6 +25,7 @@ class Answer:
     ) -> None:
         self.client_id = client_id
         self.tenant = tenant
+        self.traceparent = ""  # of the request's span, when it is traced
         self.key = secrets.randbits(31)  # by which detokenize names it when it finds that nobody listens
         self._sender = sender
         self._stream = stream
@@ -92,11 +93,11 @@ class Answer:
         if self._timed_out_empty([chunks]):
             return
         usage = self._usage if self.complete else None
-        self._send(response([chunks], self.key, usage, self._version), final=self.complete)
+        self._send(response([chunks], self.key, usage, self._version, self.traceparent), final=self.complete)
 
     def _finish_whole(self) -> None:
         if self.complete and not self._timed_out_empty(self._held):
-            self._send(response(self._held, self.key, self._usage, self._version), final=True)
+            self._send(response(self._held, self.key, self._usage, self._version, self.traceparent), final=True)
 
     def _timed_out_empty(self, samples: list[list[Output]]) -> bool:
         """An answer without a token is no answer: a request whose time ran out before its first one ends with an error."""

@@ -30,6 +30,7 @@ from builder.repository.models.restart import Restart
 from builder.repository.models.rollout import CONTROL, arm
 from builder.repository.models.tensors import log_exception, read_ints, read_text
 from builder.runtime.request import Cancellation, FinishReason, Output, Request, Usage
+from builder.telemetry.request_traces import open_request_traces
 from builder.telemetry.triton_sink import TritonSink
 
 UPKEEP_PERIOD = 0.25  # seconds between two looks at the flags and two flushes of the metrics
@@ -57,7 +58,8 @@ class TritonPythonModel:
         self._control.event("load")
         self._flags = FlagWatch(FlagStore(folder.parent.parent, model))
         self._apply_flags()  # before the first request
-        self._delivery = Delivery(self._engine.cancel, self._billing.record)
+        self._traces = open_request_traces(spec.tracing, self._engine.observe_steps, model=model, version=self._version)
+        self._delivery = Delivery(self._engine.cancel, self._record)
         self._restart = Restart(model, self._engine)
         self._stopping = threading.Event()
         self._upkeeper = threading.Thread(target=self._upkeep, daemon=True, name="tandem-upkeep")
@@ -92,6 +94,12 @@ class TritonPythonModel:
             answer.fail(EngineError("the model was unloaded before the answer was complete", mend="Send the request again"))
         self._upkeeper.join()
         self._billing.close()
+        self._traces.close()
+
+    def _record(self, tenant: str, output: Output) -> None:
+        """Of an output on its way out."""
+        self._billing.record(tenant, output)
+        self._traces.note(output)
 
     def _submit(self, options: Options, prompt_ids: list[int], answer: Answer) -> None:
         engine_id = uuid.uuid4().hex  # a client may use one id twice, the engine may not
@@ -106,11 +114,13 @@ class TritonPythonModel:
             priority=options.priority,
             timeout=options.timeout_ms / 1000 if options.timeout_ms is not None else None,
         )
+        answer.traceparent = self._traces.begin(request, options.traceparent, options.tokenized)
         self._delivery.open(engine_id, answer)
         try:
             self._engine.submit(request, partial(self._delivery.put, engine_id))
-        except Exception:
+        except Exception as error:
             self._delivery.forget(engine_id)
+            self._traces.refuse(request, error)
             raise
 
     def _cancel(self, client_id: str, answer: Answer) -> None:
@@ -148,6 +158,7 @@ class TritonPythonModel:
                 self._billing.upkeep(self._sink)
                 self._control.take(self._engine.control_report())
                 self._sink.flush()
+                self._traces.flush()
                 for engine_id, answer in self._delivery.live():
                     if answer.consumer_gone():
                         self._engine.cancel(engine_id, Cancellation.DISCONNECTED)

@@ -1,23 +1,34 @@
-"""`<p>_detokenize`: token ids in, text out. Keeps no state: every chunk brings the tokens before it."""
+"""`<p>_detokenize`: token ids in, text out. Text needs no state here: every chunk brings the tokens before it."""
 
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from builder.repository.models.folder import read_tokenizer, version_folder
+from builder.repository.models.folder import read_spec, read_tokenizer, version_folder
 from builder.repository.models.parameters import Options
 from builder.repository.models.parts import Part
 from builder.repository.models.tensors import error_response, int_tensor, log_exception, read_texts, text_tensor
+from builder.telemetry.detokenize_traces import DetokenizeTraces
+from builder.telemetry.spans import open_spans
 from builder.text import Tokenizer, delta
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, Any]) -> None:
-        self._tokenizer = read_tokenizer(version_folder(args))
-        self._decode = str(args["model_name"]).removesuffix("_detokenize") + "_decode"
+        folder = version_folder(args)
+        self._tokenizer = read_tokenizer(folder)
+        pipeline = str(args["model_name"]).removesuffix("_detokenize")
+        self._decode = f"{pipeline}_decode"
+        spans = open_spans(read_spec(folder).tracing, model=pipeline, version=folder.name)
+        self._traces = DetokenizeTraces(spans) if spans else None
+
+    def finalize(self) -> None:
+        if self._traces is not None:
+            self._traces.close()
 
     def execute(self, requests: list[Any]) -> list[Any]:
         for request in requests:
@@ -38,6 +49,7 @@ class TritonPythonModel:
             log_exception(error)
 
     def _answer(self, request: Any) -> Any:
+        began = time.time_ns()
         try:
             parts = [Part.from_json(text) for text in read_texts(request, "parts")]
             texts = {
@@ -50,7 +62,10 @@ class TritonPythonModel:
         except Exception as error:  # one bad chunk must not end the model
             return error_response(error)
         index = int_tensor("index", [part.index for part in parts])
-        return pb_utils.InferenceResponse([index, *(text_tensor(name, *values) for name, values in texts.items())])
+        answer = pb_utils.InferenceResponse([index, *(text_tensor(name, *values) for name, values in texts.items())])
+        if self._traces is not None and parts[0].traceparent:
+            self._traces.add(parts[0].traceparent, began, time.time_ns(), last=bool(parts[0].usage))
+        return answer
 
 
 def text_of(tokenizer: Tokenizer, part: Part) -> str:

@@ -39,6 +39,8 @@ class Options:
     cancel: str | None = None
     id: str | None = None  # of a client whose endpoint carries none beside the parameters, as HTTP `generate`
     deserted: int | None = None
+    traceparent: str | None = None  # W3C, of the client's own span
+    tokenized: tuple[int, int] | None = None  # when tokenize began and ended, nanoseconds since 1970; where requests are traced
 
     def to_json(self, request_id: str) -> str:
         """The `request` tensor between tokenize and decode."""
@@ -50,7 +52,9 @@ class Options:
         data = json.loads(text)
         request_id = data.pop("id")
         sampling = data.pop("sampling")
-        return request_id, cls(sampling=SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])}), **data)
+        tokenized = data.pop("tokenized")
+        sampling = SamplingParams(**{**sampling, "stop": tuple(sampling["stop"])})
+        return request_id, cls(sampling=sampling, tokenized=tokenized and tuple(tokenized), **data)
 
 
 def read_options(parameters: Mapping[str, Any], spec: PipelineSpec) -> Options:
@@ -68,7 +72,9 @@ def read_options(parameters: Mapping[str, Any], spec: PipelineSpec) -> Options:
     tenant = spec.chargeback.label(str(read.pop("tenant", header or "")))
     longest_time = round(spec.serving.request_timeout * 1000)
     timeout = min(read.pop("timeout_ms", longest_time), longest_time)
-    others = {name: read.pop(name) for name in ("stream", "messages", "cancel", "id", "speculation", "priority") if name in read}
+    others = {
+        name: read.pop(name) for name in ("stream", "messages", "cancel", "id", "speculation", "priority", "traceparent") if name in read
+    }
     return Options(sampling=SamplingParams(**read), tenant=tenant, timeout_ms=timeout, **others)
 
 
@@ -160,4 +166,5 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "messages": _text,
     "cancel": _text,
     "id": _text,
+    "traceparent": _text,
 }

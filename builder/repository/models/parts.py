@@ -15,7 +15,8 @@ Chunk = tuple[list[int], list[int], int]  # context ids, new ids, characters to 
 @dataclass(frozen=True)
 class Part:
     """Consecutive chunks of one sample. `key` names the request among those of decode; usage and decode_stats are JSON texts,
-    empty but in the last part, as finish_reason is. `logprobs`: for each new token the scores by token id, when asked for."""
+    empty but in the last part, as finish_reason is. `logprobs`: for each new token the scores by token id, when asked for.
+    `traceparent` is that of the request's span, empty unless it is traced."""
 
     key: int
     index: int
@@ -24,6 +25,7 @@ class Part:
     finish_reason: str = ""
     usage: str = ""
     decode_stats: str = ""
+    traceparent: str = ""
 
     @property
     def token_ids(self) -> list[int]:

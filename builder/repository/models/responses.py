@@ -14,13 +14,13 @@ from builder.repository.models.tensors import text_tensor
 from builder.runtime.request import DecodeStats, Output, Usage
 
 
-def response(samples: Sequence[Sequence[Output]], key: int, usage: Usage | None, version: str) -> Any:
+def response(samples: Sequence[Sequence[Output]], key: int, usage: Usage | None, version: str, traceparent: str = "") -> Any:
     """Consecutive chunks of each sample; `usage`, the request's, comes with an answer's last response."""
-    parts = [_part(sample, key, usage, version) for sample in samples]
+    parts = [_part(sample, key, usage, version, traceparent) for sample in samples]
     return pb_utils.InferenceResponse([text_tensor("parts", *(part.to_json() for part in parts))])
 
 
-def _part(sample: Sequence[Output], key: int, usage: Usage | None, version: str) -> Part:
+def _part(sample: Sequence[Output], key: int, usage: Usage | None, version: str, traceparent: str) -> Part:
     last = sample[-1]
     return Part(
         key,
@@ -30,6 +30,7 @@ def _part(sample: Sequence[Output], key: int, usage: Usage | None, version: str)
         last.finish_reason or "",
         usage_json(usage) if usage else "",
         stats_json(last.stats, version) if last.stats else "",
+        traceparent,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -12,6 +14,7 @@ from builder.repository.models.folder import read_spec, read_tokenizer, version_
 from builder.repository.models.parameters import read_options
 from builder.repository.models.prompt import prompt_ids
 from builder.repository.models.tensors import error_response, int_tensor, read_bytes, text_tensor
+from builder.telemetry.spans import endpoint_of
 
 
 class TritonPythonModel:
@@ -19,11 +22,13 @@ class TritonPythonModel:
         folder = version_folder(args)
         self._spec = read_spec(folder)
         self._tokenizer = read_tokenizer(folder)
+        self._traces = endpoint_of(self._spec.tracing) is not None
 
     def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
+        began = time.time_ns()
         try:
             options = read_options(json.loads(request.parameters() or "{}"), self._spec)
             request_id = request.request_id() or options.id or uuid.uuid4().hex
@@ -36,4 +41,6 @@ class TritonPythonModel:
                 ids = prompt_ids(self._tokenizer, read_bytes(request, "text_input"), messages, self._spec)
         except Exception as error:  # whatever one request holds, the model lives on
             return error_response(error)
+        if self._traces:
+            options = replace(options, tokenized=(began, time.time_ns()))
         return pb_utils.InferenceResponse([int_tensor("input_ids", ids), text_tensor("request", options.to_json(request_id))])

@@ -42,7 +42,7 @@ def test_every_declared_package_is_pinned_to_a_version_it_allows(requirement: Re
     assert requirement.specifier.contains(version.version)
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "requirements-models.txt", "requirements-trtllm.txt"])
+@pytest.mark.parametrize("file", ["constraints.txt", "requirements-models.txt", "requirements-trtllm.txt", "requirements-focus.txt"])
 def test_every_pin_is_exact_and_free_of_local_version_labels(file: str) -> None:
     for pin in requirements(file):
         assert re.fullmatch(r"==[^+*]+", str(pin.specifier)), f"{pin} in {file}"

@@ -36,6 +36,7 @@ class ScriptedEngine:
         self.stopped = False
         self.switches = Switches()
         self.broken = False
+        self.step_observer: Any = None
 
     def submit(self, request: Request, on_output: Callable[[Output], None]) -> None:
         if request.sampling.max_tokens == 99:
@@ -48,6 +49,9 @@ class ScriptedEngine:
 
     def set_switches(self, switches: Switches) -> None:
         self.switches = switches
+
+    def observe_steps(self, observer: Any) -> None:
+        self.step_observer = observer
 
     def control_report(self) -> ControlReport:
         return ControlReport(State.SPECULATING, 4, ())
@@ -282,14 +286,18 @@ def test_logprobs_name_the_token_and_its_alternatives() -> None:
     assert describe_logprobs(tokenizer, [7], []) == ""
 
 
-@pytest.mark.parametrize("model", ["tokenize", "detokenize"])
-def test_the_models_around_decode_start_without_torch_and_grpc(model: str) -> None:
+def loaded_by(model: str) -> set[str]:
+    """What importing one of the models imports."""
     code = (
         "import sys, types; fake = types.ModuleType('triton_python_backend_utils'); sys.modules[fake.__name__] = fake; "
-        f"import builder.repository.models.{model}; print({{'torch', 'grpc', 'transformers'}} & set(sys.modules))"
+        f"fake.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1; import builder.repository.models.{model}; print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize("model", ["tokenize", "detokenize"])
+def test_the_models_around_decode_start_without_torch_and_grpc(model: str) -> None:
+    assert loaded_by(model) & {"torch", "grpc", "transformers", "opentelemetry"} == set()
 
 
 def test_nobody_asks_triton_about_cancellation_after_the_final_response(make_request: Any) -> None:
@@ -336,3 +344,43 @@ def test_a_request_on_the_control_side_of_a_rollout_is_decoded_plainly(decode: A
         decode.execute([asked(make_request, Options())])
         submitted = engine.submitted[-1][0]
         assert (submitted.speculation, submitted.rollout_arm) == (speculation, side)
+
+
+def test_where_nothing_is_traced_the_engine_tells_nobody_of_its_steps_and_opentelemetry_is_not_imported(
+    decode: Any, engine: ScriptedEngine, make_request: Any
+) -> None:
+    request = asked(make_request, Options(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+    decode.execute([request])
+    engine.emit(0, 5, final=True)
+    assert request.sender.final.wait(20)
+    assert engine.step_observer is None
+    assert "opentelemetry.sdk" not in loaded_by("decode")
+    assert part_of(request.sender.responses[0]).traceparent == ""
+
+
+def test_a_traced_request_is_followed_from_decode_to_detokenize(
+    tmp_path: Path, engine: ScriptedEngine, make_request: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from builder.repository.models.decode import TritonPythonModel
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/v1/traces")  # nobody listens
+    sections = {"metadata": {"name": "p", "owner": "o"}, "target": {"weights": "w.gguf"}, "tracing": {"sample": 0.0}}
+    spec = PipelineSpec.model_validate(sections)
+
+    class Model(TritonPythonModel):
+        load = staticmethod(lambda folder, observer: engine)
+        read_spec = staticmethod(lambda folder: spec)
+
+    model = Model()
+    model.initialize({"model_repository": str(tmp_path / "p_decode"), "model_version": "4", "model_name": "p_decode"})
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    requests = [asked(make_request, Options(traceparent=given)) for given in (traceparent, None)]
+    model.execute(requests)
+    assert engine.step_observer.active
+    for number, request in enumerate(requests):
+        engine.emit(number, 5, final=True)
+        assert request.sender.final.wait(20)
+    assert part_of(requests[0].sender.responses[0]).traceparent.startswith(traceparent[:36])
+    assert part_of(requests[1].sender.responses[0]).traceparent == ""  # not sampled
+    assert not engine.step_observer.active
+    model.finalize()

@@ -1,0 +1,168 @@
+"""What metrics and ledger cost: the same version on two servers, with them and without, asked in turn; and how long a scrape takes."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from builder.bench.prompts import shipped
+from builder.bench.spread import Spread
+from builder.errors import ServeError
+from builder.files import link_tree, write_atomically
+from builder.repository.ensemble import ModelNames
+from builder.repository.live import serving_version, write_ensemble, write_members
+from builder.serve.client import generate
+from builder.serve.exporter import PipelineCollector, reader
+from builder.serve.ports import free_ports
+from builder.serve.triton import Triton
+from builder.spec.load import LoadedPipeline
+
+HOST = "127.0.0.1"
+METERED, BARE = "metered", "bare"
+MOST_COST = 0.02  # of the tokens a second
+MOST_SCRAPE_SECONDS = 0.05
+SCRAPES = 20
+# Takes the place of model.py in the bare server. The engine's observer and the ledger take whatever they are told and do nothing.
+BARE_MODEL = """\
+from builder.repository.models import decode
+
+
+class Nothing:
+    def __init__(self, *arguments, **named): ...
+
+    def __getattr__(self, name):
+        return lambda *arguments, **named: None
+
+
+decode.TritonSink = decode.Billing = Nothing
+TritonPythonModel = decode.TritonPythonModel
+"""
+
+
+@dataclass(frozen=True)
+class Metering:
+    """`cost` is the share of tokens a second that metering takes, over pairs of blocks. Scrapes in seconds, under the same load."""
+
+    tokens_per_second: Mapping[str, Spread]
+    cost: Spread
+    scrape: Spread  # of Triton's port
+    slowest_scrape: float
+    exporter_scrape: Spread  # of the exporter, its own scrape of Triton's port included
+
+    @property
+    def passed(self) -> bool:
+        return self.cost.median <= MOST_COST and max(self.scrape.p75, self.exporter_scrape.p75) <= MOST_SCRAPE_SECONDS
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "tok_s": {arm: spread.to_json() for arm, spread in self.tokens_per_second.items()},
+            "cost": self.cost.to_json(),
+            "scrape_seconds": {**self.scrape.to_json(), "most": self.slowest_scrape},
+            "exporter_scrape_seconds": self.exporter_scrape.to_json(),
+        }
+
+
+def measure_metering(
+    loaded: LoadedPipeline,
+    repository: Path,
+    folder: Path,
+    *,
+    pairs: int,
+    streams: int,
+    tokens: int,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Metering:
+    """Every second pair is turned round, so that a machine that slows down hurts both alike. ServeError when a server fails."""
+    name = loaded.spec.metadata.name
+    with ExitStack() as stack:
+        servers = {}
+        for arm in (METERED, BARE):
+            on_progress(f"starting the {arm} server")
+            copy = copy_version(repository, name, folder / arm, bare=arm == BARE)
+            log = stack.enter_context((folder / f"{arm}.log").open("w", encoding="utf-8"))
+            servers[arm] = stack.enter_context(Triton(copy, name, free_ports(HOST), host=HOST, log=log))
+            block(servers[arm], streams, tokens)  # the first one also fills the prefix cache
+        speeds: dict[str, list[float]] = {METERED: [], BARE: []}
+        for pair in range(pairs):
+            on_progress(f"pair {pair + 1} of {pairs}")
+            for arm in (METERED, BARE) if pair % 2 else (BARE, METERED):
+                speeds[arm].append(block(servers[arm], streams, tokens))
+        on_progress("scraping under load")
+        scrapes, exported = scrape_under_load(loaded, servers[METERED], streams, tokens)
+    cost = Spread.of(1 - metered / bare for metered, bare in zip(speeds[METERED], speeds[BARE], strict=True))
+    spreads = {arm: Spread.of(values) for arm, values in speeds.items()}
+    return Metering(spreads, cost, Spread.of(scrapes), max(scrapes), Spread.of(exported))
+
+
+def copy_version(repository: Path, pipeline: str, target: Path, *, bare: bool) -> Path:
+    """A repository with the live version only, its large files linked, and a ledger of its own."""
+    version = serving_version(repository, pipeline)
+    for model, source in version.folders.items():
+        link_tree(source, target / model / source.name)
+    write_members(target, pipeline, version.number)
+    write_ensemble(target, pipeline, version.number)
+    if bare:  # renamed into place: the file there is a link to the original
+        write_atomically(target / ModelNames.of(pipeline).decode / str(version.number) / "model.py", BARE_MODEL)
+    return target
+
+
+def block(server: Triton, streams: int, tokens: int) -> float:
+    """Tokens a second of so many streamed answers at once, from the first request to the last answer's end."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(streams) as pool:
+        counts = list(pool.map(lambda number: _ask(server, number, tokens), range(streams)))
+    return sum(counts) / (time.perf_counter() - began)
+
+
+def _ask(server: Triton, number: int, tokens: int) -> int:
+    prompt = shipped()[number % len(shipped())]
+    usage: Mapping[str, Any] = {}
+    url = f"{HOST}:{server.ports['grpc']}"
+    for chunk in generate(url, server.pipeline, prompt=prompt.text, parameters={"max_tokens": tokens, "ignore_eos": True}):
+        usage = chunk.usage or usage
+    return int(usage["completion_tokens"])
+
+
+def scrape_under_load(loaded: LoadedPipeline, server: Triton, streams: int, tokens: int) -> tuple[list[float], list[float]]:
+    """Seconds of SCRAPES scrapes of Triton's port and of the exporter, while answers are decoded."""
+    port, registry = server.ports["metrics"], CollectorRegistry()
+    serving = loaded.spec.serving.model_copy(update={"metrics_port": port})
+    spec = loaded.spec.model_copy(update={"serving": serving})
+    registry.register(PipelineCollector(spec, server.repository, reader(HOST, port)))
+    plain: list[float] = []
+    exported: list[float] = []
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(block, server, streams, tokens)
+        while len(plain) < SCRAPES:
+            if load.done():
+                load = pool.submit(block, server, streams, tokens)
+            plain.append(_timed(lambda: _get(port)))
+            exported.append(_timed(lambda: generate_latest(registry)))
+            time.sleep(0.1)
+    return plain, exported
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _get(port: int) -> bytes:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        raise ServeError(f"the metrics cannot be read ({error})", where=f"{HOST}:{port}") from error
+    finally:
+        connection.close()
