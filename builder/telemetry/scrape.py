@@ -27,15 +27,15 @@ class Sample:
 class Scrape:
     samples: tuple[Sample, ...]
 
-    def series(self, name: str, **labels: str) -> list[Sample]:
+    def series(self, name: str, /, **labels: str) -> list[Sample]:
         """Those of a name that carry all these labels."""
         wanted = labels.items()
         return [sample for sample in self.samples if sample.name == name and wanted <= sample.labels.items()]
 
-    def total(self, name: str, **labels: str) -> float:
+    def total(self, name: str, /, **labels: str) -> float:
         return sum(sample.value for sample in self.series(name, **labels))
 
-    def buckets(self, name: str, **labels: str) -> dict[float, float]:
+    def buckets(self, name: str, /, **labels: str) -> dict[float, float]:
         """Cumulative counts of a histogram by upper bound, added up over its series."""
         sums: dict[float, float] = {}
         for sample in self.series(f"{name}_bucket", **labels):

@@ -66,7 +66,9 @@ class Stack:
         return [float(series["value"][1]) for series in self.ask(f"query?query={quote(expression)}")["result"]]
 
     def builder(self, *arguments: str) -> str:
-        return subprocess.run([*BUILDER, *arguments], capture_output=True, text=True, check=True, timeout=60).stdout
+        ran = subprocess.run([*BUILDER, *arguments], capture_output=True, text=True, check=False, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
 
     def wait_for(self, expression: str) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -74,7 +76,7 @@ class Stack:
             try:
                 if self.values(expression):
                     return
-            except OSError:
+            except (OSError, ValueError):  # it answers in plain text while it starts
                 assert self.process.poll() is None, "the stack ended"
             assert time.monotonic() < deadline, expression
             time.sleep(0.2)

@@ -60,6 +60,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("draft-layers-valid", {"draft": DRAFT | {"layers": 3}}, "2 or less"),
     ("group-size-divides", {"draft_model": {"intermediate_size": 3008}}, "32 or 64"),
     ("draft-is-cheaper", {"draft_model": {"intermediate_size": 5_760_000}, "speculation": measured(0.9, 9, 1, 9)}, "smaller draft"),
+    ("draft-device-available", {"draft": DRAFT | {"device": "cpu"}}, "draft.device to same"),
     ("context-within-model", {"engine": {"max_seq_len": 4096}}, "max_seq_len to 2048"),
     ("sliding-window", {"target_model": {"sliding_window": 1024}}, "max_seq_len to 1024"),
     ("kv-holds-one-sequence", {"engine": {"kv_cache": {"memory": "512MiB", "block_size": 32}}}, "1036MiB"),
