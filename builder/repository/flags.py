@@ -11,7 +11,7 @@ from builder.errors import FlagError
 from builder.runtime.switches import Switches
 
 ALL = "all"  # the kill switch: off is plain decoding
-OPTIMISATIONS = ("speculation",)
+OPTIMISATIONS = ("speculation", "early_exit")
 FLAGS = (*OPTIMISATIONS, ALL)
 VALUES = {"on": True, "off": False, "default": None}  # `default` takes the setting away
 WORDS = {value: word for word, value in VALUES.items()}
@@ -56,8 +56,12 @@ class Flags:
         return True, "default"
 
     def switches(self) -> Switches:
-        speculation = {tenant: self.in_force("speculation", tenant)[0] for tenant in self.tenants}
-        return Switches(self.in_force("speculation")[0], speculation)
+        return Switches(
+            self.in_force("speculation")[0],
+            {tenant: self.in_force("speculation", tenant)[0] for tenant in self.tenants},
+            self.in_force("early_exit")[0],
+            {tenant: self.in_force("early_exit", tenant)[0] for tenant in self.tenants},
+        )
 
     def to_text(self) -> str:
         tenants = {tenant: _to_words(settings) for tenant, settings in self.tenants.items()}

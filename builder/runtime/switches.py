@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Switches:
-    """Tenants that are not listed follow `speculation`. Replaced as a whole, never changed, so that threads may share one."""
+    """Tenants that are not listed follow the pipeline. Replaced as a whole, never changed, so that threads may share one."""
 
     speculation: bool = True
     tenant_speculation: Mapping[str, bool] = field(default_factory=dict)
+    early_exit: bool = True
+    tenant_early_exit: Mapping[str, bool] = field(default_factory=dict)
 
     def speculation_for(self, tenant: str) -> bool:
         return self.tenant_speculation.get(tenant, self.speculation)
+
+    def early_exit_for(self, tenant: str) -> bool:
+        return self.tenant_early_exit.get(tenant, self.early_exit)

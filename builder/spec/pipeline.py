@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from builder.spec.chargeback import OTHER_TENANT, Chargeback
 from builder.spec.draft import Draft
+from builder.spec.early_exit import EarlyExit
 from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
 from builder.spec.quality import Quality
@@ -35,6 +36,7 @@ class PipelineSpec(Section):
         description="The cheap model that proposes tokens; null means no draft. Unless set, an INT4 copy of the target.",
     )
     speculation: Speculation = Field(default_factory=Speculation, description="Who proposes tokens, and how many.")
+    early_exit: EarlyExit = Field(default_factory=EarlyExit, description="Tokens that inner layers are sure of may leave there.")
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
     slo: Slo = Field(default_factory=Slo, description="What users are promised: 95th percentiles of latency.")

@@ -105,6 +105,7 @@ class TritonPythonModel:
             rollout_arm=side,
             priority=options.priority,
             timeout=options.timeout_ms / 1000 if options.timeout_ms is not None else None,
+            early_exit=options.early_exit,
         )
         self._delivery.open(engine_id, answer)
         try:
