@@ -72,9 +72,10 @@ def _show(result: CalibrationResult) -> None:
     out.print(table)
     out.print(
         f"Held-out answers: {held['disagreement']:.2%} of tokens differ from the full model's, {held['average_layers']:.1f} of "
-        f"{found['depth']} layers a token. Confidence: {found['measure']}."
+        f"{found['depth']} layers a token. Confidence: {found['measure']}.",
+        soft_wrap=True,
     )
-    out.print(found["guarantee"])
+    out.print(found["guarantee"], soft_wrap=True)
 
 
 def _row(entry: dict[str, Any], measure: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from builder.exits.guarantee import Bound
 from builder.spec.early_exit import Calibration
 
 FORMAT = 1  # raise when the method changes: older heads are then made again
+THRESHOLDS = 2  # the same for thresholds: older ones are then tested again
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class HeadsRecipe:
 
     def calibrated(self, bound: Bound) -> str:
         """Fingerprint of these heads with thresholds for `bound`."""
-        return _digest([self.fingerprint, bound.max_disagreement, bound.confidence, bound.max_pending])
+        return _digest([THRESHOLDS, self.fingerprint, bound.max_disagreement, bound.confidence, bound.max_pending])
 
 
 def _digest(made_of: list[object]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -70,11 +69,9 @@ def score(states: States, heads: Sequence[TorchAotExitHead]) -> Scores:
 
 def _say(head: TorchAotExitHead, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens int32 [rows], and confidence float32 [measures, rows]."""
-    tokens: list[int] = []
-    confidence: list[list[float]] = [[] for _ in MEASURES]
-    for rows in hidden.float().split(_ROWS):
-        for place, measure in enumerate(MEASURES.values()):
-            said, sure = head.say(rows.contiguous(), measure)
-            confidence[place] += sure
-        tokens += said
-    return torch.tensor(tokens, dtype=torch.int32), torch.from_numpy(np.array(confidence, dtype=np.float32))
+    tokens, confidence = [], []
+    for rows in hidden.split(_ROWS):
+        said, sure = head.judge(rows.contiguous(), MEASURES.values())
+        tokens.append(said.int())
+        confidence.append(torch.stack(sure))
+    return torch.cat(tokens), torch.cat(confidence, dim=1)

@@ -17,7 +17,7 @@ from builder.decoding.exits.risk import betting
 from builder.decoding.exits.rule import Answers, exits, losses
 
 NEVER = np.inf  # threshold of a layer that nothing leaves at
-_CHANCES = 1 - np.geomspace(0.0005, 0.6, 60)  # of being right, from strict to loose
+_CHANCES = 1 - np.geomspace(0.0005, 0.6, 240)  # of being right, from strict to loose; steps this small leave little of the bound unused
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,20 @@ class Choice:
 def candidates(learned: Answers) -> NDArray[np.float64]:
     """Thresholds [candidates, layers] from strict to loose: a token may leave where its chance of being right is at least so much.
 
-    The chance at each confidence is the isotonic fit of one layer's rows; layers then share one scale, whatever their confidence means.
+    The chance at each confidence is the isotonic fit of one layer's rows, drawn through the middles of its steps; layers then share one
+    scale, whatever their confidence means.
     """
     columns = []
     for layer in range(learned.confidence.shape[1]):
         order = np.argsort(learned.confidence[:, layer], kind="stable")
         confidence = learned.confidence[order, layer]
-        chance = optimize.isotonic_regression(learned.right[order, layer].astype(float)).x
-        places = np.searchsorted(chance, _CHANCES)
-        columns.append(np.where(places < len(chance), confidence[np.minimum(places, len(chance) - 1)], NEVER))
+        fit = optimize.isotonic_regression(learned.right[order, layer].astype(float))
+        steps = fit.blocks[:-1]
+        middles = np.add.reduceat(confidence, steps) / np.diff(fit.blocks)
+        columns.append(np.interp(_CHANCES, fit.x[steps], middles, right=NEVER))
     distinct = np.unique(np.stack(columns, axis=1), axis=0)[::-1]  # fewer tests that decide nothing
-    return distinct[np.isfinite(distinct).any(axis=1)]
+    useful: NDArray[np.float64] = distinct[np.isfinite(distinct).any(axis=1)]
+    return useful
 
 
 def choose(tested: Answers, thresholds: NDArray[np.float64], level: float, confidence: float, max_pending: int) -> Choice | None:

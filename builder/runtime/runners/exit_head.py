@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -40,10 +40,14 @@ class TorchAotExitHead:
 
     def say(self, hidden: Tensor, measure: Measure) -> tuple[list[int], list[float]]:
         """The most probable token after each row, or ANOTHER with confidence 0, and how sure of it the head is."""
+        tokens, (confidence,) = self.judge(hidden, [measure])
+        return tokens.tolist(), confidence.tolist()
+
+    def judge(self, hidden: Tensor, measures: Iterable[Measure]) -> tuple[Tensor, list[Tensor]]:
+        """The same with several measures: tokens int64 [rows], and a confidence [rows] for each."""
         logits = self.logits(hidden)
         tokens = self._ids[logits.argmax(-1)]
-        confidence = measure(logits).masked_fill(tokens == ANOTHER, 0.0)
-        return tokens.tolist(), confidence.tolist()
+        return tokens, [measure(logits).masked_fill(tokens == ANOTHER, 0.0) for measure in measures]
 
 
 def load_exit_head(folder: Path, library: Path, *, threads: int | None, cpus: Sequence[int], instruction_set: str) -> TorchAotExitHead:

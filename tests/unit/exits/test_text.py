@@ -82,7 +82,7 @@ def test_states_are_those_of_the_layers_and_the_full_model_s_tokens_those_it_wro
     expected = hidden_states(tensors, checkpoint.config, ids)
     for place, layer in enumerate(LAYERS):
         found, wanted = states.hidden[place][: passages[0].rows], expected[layer][-passages[0].rows :]
-        assert float((found - wanted).norm() / wanted.norm()) < 0.03  # bfloat16 against float32
+        assert float((found - wanted).norm() / wanted.norm()) < 0.06  # bfloat16 against float32
 
 
 def test_states_come_back_from_a_file_and_a_torn_one_is_none(opened: EngineParts, passages: list[Passage], tmp_path: object) -> None:

@@ -71,7 +71,7 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(3, 1, 20, 10, 100)
     sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
-    sink.finished(REQUEST, EARLY, 1.5)
+    sink.finished(Request("e", (1,)), EARLY, 1.5)
     sink.ledger("w", written=7, lost=1, failures=2, pending=3)
     sink.finished(REQUEST, Output("r", (), cancellation=Cancellation.DEADLINE), 0.5)
     sink.refused("search", "queue")
