@@ -24,11 +24,13 @@ from builder.compile.torch_aot.engine import Packer, WeightType
 from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
 from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, folder_name, source_fingerprint
 from builder.errors import CheckError
+from builder.plan.calibration import read_calibration
 from builder.plan.make import make_plan
 from builder.progress import NoProgress, Progress
 from builder.quality.gates import SKIPPED
 from builder.quality.staged import verify_staged
 from builder.repository.engine import DRAFT, KERNELS, TARGET
+from builder.repository.exits import EXITS, read_calibration_file
 from builder.repository.go_live import Server
 from builder.repository.publish import Release, find_published, publish, resume
 from builder.repository.tokenizer import tokenizer_texts
@@ -140,7 +142,7 @@ def build_pipeline(
     progress.advance("checked")
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
     recipes = _recipes(pipeline, tokenizer, alignment)
-    release = _release(pipeline, tokenizer, recipes, cache)
+    release = _with_exits(pipeline, _release(pipeline, tokenizer, recipes, cache), cache)
     version = find_published(repository, release.pipeline, release.fingerprint)
     cached, changed = version is not None, changed_parts(repository, release)
     if version is None:
@@ -156,13 +158,37 @@ def build_pipeline(
             cut = partial(cut_vocabulary, whole, draft.fingerprint, draft.vocabulary or 0, draft.counted, parts, pipeline.spec)
             cached_folder(cache, draft.folder_name, cut)
         if draft.alignment is not None:
-            release = replace(release, results={"alignment": read_result(release.engines[DRAFT])})
+            release = replace(release, results={**release.results, "alignment": read_result(release.engines[DRAFT])})
         check = _check(pipeline, repository, progress, verify=verify)
         everywhere = [*servers, *running_servers(repository, release.pipeline)]
         version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.versions.keep)
     live = resume(version, [*servers, *running_servers(repository, release.pipeline)]) if cached else version.number
     described = _describe(version, recipes)
     return BuildResult(release.pipeline, version.number, cached, clock() - started, described, version.manifest.results, live, changed)
+
+
+def compile_target(pipeline: LoadedPipeline, cache: Path, progress: Progress) -> tuple[Parts, Mapping[str, str]]:
+    """The target's engine and the kernels in the cache, and the fingerprints of weights, tokenizer and engine."""
+    tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
+    recipes = _recipes(pipeline, tokenizer, None)[:1]
+    release = _release(pipeline, tokenizer, recipes, cache)
+    _compile(recipes, cache, progress)
+    target = release.engines[TARGET]
+    return Parts(target, target, release.engines[KERNELS], release.tokenizer), release.fingerprints
+
+
+def _with_exits(pipeline: LoadedPipeline, release: Release, cache: Path) -> Release:
+    """The release with the calibrated exit heads, where the pipeline has early exit; the plan has checked that they fit it."""
+    record = read_calibration(pipeline.path) if pipeline.spec.early_exit.mode != "none" else None
+    if record is None:
+        return release
+    folder = cache / record.folder
+    if not folder.is_dir():
+        what = "the calibrated exit heads are not in the engine cache any more"
+        raise CheckError(what, where=str(folder), mend=f"Run `builder calibrate {pipeline.path}` again")
+    results = {**release.results, "early_exit": read_calibration_file(folder)}
+    fingerprints = {**release.fingerprints, "exits": record.fingerprint}
+    return replace(release, engines={**release.engines, EXITS: folder}, fingerprints=fingerprints, results=results)
 
 
 def _recipes(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, asked: AlignmentOptions | None) -> list[_Recipe]:

@@ -13,6 +13,7 @@ from builder.repository.engine import DRAFT, KERNELS, TARGET, open_engine
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import load_tokenizer
 from builder.runtime.engine import Engine
+from builder.spec.early_exit import EarlyExit
 from builder.spec.pipeline import PipelineSpec
 from builder.spec.speculation import Control
 from builder.text import Tokenizer
@@ -46,7 +47,12 @@ def staged(parts: Parts, draft: Path | None) -> Iterator[Path]:
 
 
 def staged_engine(folder: Path, spec: PipelineSpec, draft_tokens: int) -> Engine:
-    """The engine of a staged folder: plain when draft_tokens is 0, else with the draft model alone as the proposer."""
+    """The engine of a staged folder."""
+    return open_engine(folder, staged_spec(spec, draft_tokens))
+
+
+def staged_spec(spec: PipelineSpec, draft_tokens: int) -> PipelineSpec:
+    """Plain when draft_tokens is 0, else with the draft model alone as the proposer; a small cache for one thing after another."""
     speculation: dict[str, Any] = {"proposer": "draft_model", "max_draft_tokens": draft_tokens} if draft_tokens else {"proposer": "none"}
     speculation["control"] = Control(adaptive=False)
     memory = min(spec.engine.kv_cache.memory, _CACHE)
@@ -55,8 +61,9 @@ def staged_engine(folder: Path, spec: PipelineSpec, draft_tokens: int) -> Engine
     sections = {
         "speculation": spec.speculation.model_copy(update=speculation),
         "engine": spec.engine.model_copy(update=limits),
+        "early_exit": EarlyExit(),
     }
-    return open_engine(folder, spec.model_copy(update=sections))
+    return spec.model_copy(update=sections)
 
 
 def staged_tokenizer(folder: Path) -> Tokenizer:

@@ -21,13 +21,14 @@ from builder.spec.pipeline import PipelineSpec
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """One way to decode. `draft_tokens` is K; 0 with proposer "none" is plain decoding."""
+    """One way to decode. `draft_tokens` is K; 0 with proposer "none" is plain decoding, and with "early_exit" that."""
 
     draft_tokens: int
     method: str  # a proposer's name
 
 
 PLAIN = Setting(0, "none")
+EARLY_EXIT = Setting(0, "early_exit")
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Lab:
         engine, log = self._loop(setting)
         log.clear()
         (output,) = self._run(engine, [prompt_ids], tokens)
-        return Answer(tuple(output), tuple(log.steps), log.time_to_first_token, self.natural_length(output))
+        return Answer(tuple(output), tuple(log.steps), log.time_to_first_token, self.natural_length(output), log.exit_layers)
 
     def batch(self, setting: Setting, prompts: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
         """The same for several prompts that run together; their tokens only."""
@@ -81,13 +82,14 @@ class Lab:
             # no prefix cache: the prefill of an answer is run in full, however often its prompt was asked before
             settings = replace(
                 parts.settings,
-                proposer=setting.method,
+                proposer="none" if setting == EARLY_EXIT else setting.method,
                 max_draft_tokens=max(1, setting.draft_tokens),
                 adaptive=False,  # what is measured is one K
                 prefix_caching=False,
             )
             target = timed(parts.target, self.target_passes)
-            engine = Engine(target, draft, settings, eos_token_ids=parts.eos_token_ids, observer=log)
+            exits = parts.exits if setting == EARLY_EXIT else None
+            engine = Engine(target, draft, settings, eos_token_ids=parts.eos_token_ids, observer=log, exits=exits)
             self._loops[setting] = engine, log
         return self._loops[setting]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.bench.calibration import Costs
+from builder.bench.early_exit import ExitResult
 from builder.bench.identity import Identity
 from builder.bench.lab import Setting
 from builder.bench.peers import Peer
@@ -61,6 +62,7 @@ class Report:
     triton: TritonResult | None
     peers: tuple[Peer, ...]
     seconds: float
+    early_exit: tuple[ExitResult, ...] = ()  # by class; empty where the version has none
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
@@ -93,6 +95,7 @@ class Report:
             "recommended_k": self.best.draft_tokens if self.best else None,
             "speculative": [result.to_json() for result in self.results],
             "headline": [self._headline_json(*found) for found in self.headline.values()],
+            "early_exit": [result.to_json() for result in self.early_exit],
             "prediction_error_percent": 100 * self.prediction_error,
             "plain_tok_s_spread": self.plain.to_json(),
             "ttft_ms": {name: value * 1e3 for name, value in self.time_to_first_token.to_json().items()},

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from builder.bench import speculation
 from builder.bench.calibration import median_costs
+from builder.bench.early_exit import measure_exits
 from builder.bench.identity import check_batches
-from builder.bench.lab import PLAIN, Lab, Setting
+from builder.bench.lab import EARLY_EXIT, PLAIN, Lab, Setting
 from builder.bench.peers import Peer, measure_peers, require_peers
 from builder.bench.prompts import Prompt, kinds, select
 from builder.bench.report import Machine, Report
@@ -20,6 +21,7 @@ from builder.errors import SpecError
 from builder.repository.models.folder import read_spec
 from builder.repository.versions import Version
 from builder.spec.load import LoadedPipeline
+from builder.spec.pipeline import PipelineSpec
 from builder.weights.source import resolve
 
 Say = Callable[[str], None]
@@ -71,7 +73,7 @@ def run_bench(loaded: LoadedPipeline, version: Version, options: Options, on_pro
     began = time.monotonic()
     on_progress("loading the engines")
     lab = Lab.open(folder, spec)
-    published = PLAIN if spec.speculation.proposer == "none" else Setting(spec.speculation.max_draft_tokens, spec.speculation.proposer)
+    published = _published(spec, lab)
     ids = {prompt.name: lab.fit(prompt.ids(lab.parts.tokenizer), tokens) for prompt in prompts}
 
     samples = speculation.measure(lab, prompts, lab.methods, lengths, tokens, on_progress)
@@ -82,7 +84,8 @@ def run_bench(loaded: LoadedPipeline, version: Version, options: Options, on_pro
     for setting in (PLAIN, *(Setting(k, method) for k in lengths for method in lab.methods)):
         on_progress(f"identity in a batch: {setting.method}, K={setting.draft_tokens}")
         check_batches(lab, setting, batched, tokens, samples.identity)
-    best = speculation.best_setting(samples.speculative, published.method if published != PLAIN else None)
+    exits = measure_exits(lab, prompts, tokens, on_progress) if lab.parts.exits is not None else []
+    best = speculation.best_setting(samples.speculative, published.method if published.draft_tokens else None)
     return Report(
         pipeline=version.pipeline,
         version=version.number,
@@ -103,7 +106,15 @@ def run_bench(loaded: LoadedPipeline, version: Version, options: Options, on_pro
         triton=_triton(lab, version, published, prompts, tokens, on_progress) if options.triton else None,
         peers=tuple(_peers(lab, loaded, best, prompts, tokens, on_progress)) if options.peers and best else (),
         seconds=time.monotonic() - began,
+        early_exit=tuple(exits),
     )
+
+
+def _published(spec: PipelineSpec, lab: Lab) -> Setting:
+    """How the version serves."""
+    if spec.speculation.proposer != "none":
+        return Setting(spec.speculation.max_draft_tokens, spec.speculation.proposer)
+    return PLAIN if lab.parts.exits is None else EARLY_EXIT
 
 
 def _triton(lab: Lab, version: Version, published: Setting, prompts: Sequence[Prompt], tokens: int, say: Say) -> TritonResult | None:

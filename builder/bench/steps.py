@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from builder.bench.pass_timer import PassTimer
 from builder.runtime.observer import SilentObserver
-from builder.runtime.request import Request
+from builder.runtime.request import Output, Request
 
 SHORTEST = 32  # tokens; an answer that ends sooner is timed to this length, since a handful of steps says little
 
@@ -41,6 +41,7 @@ class StepLog(SilentObserver):
     def clear(self) -> None:
         self.steps: list[Step] = []
         self.time_to_first_token = 0.0  # seconds from arrival
+        self.exit_layers: Mapping[int, int] = {}
         self._round = (0, 0)
         self._take_passes()
 
@@ -50,6 +51,10 @@ class StepLog(SilentObserver):
     def first_token(self, request: Request, seconds: float) -> None:  # noqa: ARG002 - the interface's names
         self.time_to_first_token = seconds
         self._take_passes()  # prefill belongs to no step
+
+    def finished(self, request: Request, output: Output, seconds: float) -> None:  # noqa: ARG002
+        if output.stats is not None:
+            self.exit_layers = output.stats.exit_layers
 
     def tokens_emitted(self, request: Request, count: int, seconds_since_last: float | None) -> None:  # noqa: ARG002
         if seconds_since_last is None:
@@ -71,6 +76,7 @@ class Answer:
     steps: tuple[Step, ...]  # after the first token
     time_to_first_token: float  # seconds
     natural_length: int
+    exit_layers: Mapping[int, int] = field(default_factory=dict)  # layers run -> tokens; empty without early exit
 
     @property
     def timed_steps(self) -> tuple[Step, ...]:

@@ -21,7 +21,11 @@ class Table:
 
 def tables(report: Report) -> list[Table]:
     """Those that have rows."""
-    return [table for table in (_phases(report), _costs(report), _speculation(report), _triton(report), _peers(report)) if table.rows]
+    return [
+        table
+        for table in (_phases(report), _costs(report), _speculation(report), _early_exit(report), _triton(report), _peers(report))
+        if table.rows
+    ]
 
 
 def _phases(report: Report) -> Table:
@@ -90,6 +94,28 @@ def _speculation(report: Report) -> Table:
         note="Medians over prompts (quartiles in brackets), each beside a plain answer taken seconds earlier. Predicted: the cost "
         "model with the rounds' own lengths; by formula: with (1-a^(K+1))/(1-a). A draft of weights that were quantised before, as a "
         "GGUF's, is accepted more often than one of native BF16 weights.",
+    )
+
+
+def _early_exit(report: Report) -> Table:
+    rows = tuple(
+        (
+            result.kind,
+            spread(result.tokens_per_second),
+            f"{spread(result.speedup, 2)}x",
+            f"{result.average_layers:.1f}",
+            " ".join(f"{layer}: {tokens}" for layer, tokens in sorted(result.layers.items())),
+            f"{result.differing:.2%}",
+            f"{result.identical:.0%}",
+        )
+        for result in report.early_exit
+    )
+    return Table(
+        "Early exit",
+        ("class", "tokens/s", "speed-up", "layers a token", "tokens by layers", "differ", "identical answers"),
+        rows,
+        note="Each prompt beside a plain answer taken seconds earlier. Differ: share of an answer's tokens that the full model would not "
+        "have chosen after the same text, mean over answers.",
     )
 
 

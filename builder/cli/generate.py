@@ -21,6 +21,11 @@ from builder.spec.load import load_pipeline
 from builder.spec.pipeline import PipelineSpec
 
 
+class EarlyExit(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
 class Speculation(StrEnum):
     ON = "on"
     OFF = "off"
@@ -32,6 +37,9 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The user's message, or with --raw the text to continue.")],
     raw: Annotated[bool, typer.Option("--raw/--chat", help="Continue the text as it is, or apply the chat template.")] = False,
     speculation: Annotated[Speculation, typer.Option(help="Off decodes plainly.")] = Speculation.AUTO,
+    early_exit: Annotated[
+        EarlyExit, typer.Option(help="Off runs every token in full; on is no more than the pipeline has.")
+    ] = EarlyExit.ON,
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer, tokens.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document at the end.")] = False,
@@ -43,6 +51,8 @@ def generate(
     """
     spec = load_pipeline(pipeline).spec
     parameters: dict[str, str | int | float | bool] = {"temperature": temperature, "speculation": speculation.value}
+    if early_exit is EarlyExit.OFF:
+        parameters["early_exit"] = "off"
     if max_tokens is not None:
         parameters["max_tokens"] = max_tokens
     asked: dict[str, Any] = {"prompt": prompt} if raw else {"messages": [{"role": "user", "content": prompt}]}
@@ -86,6 +96,8 @@ def _print_summary(last: Chunk) -> None:
     seconds = stats.get("decode_seconds", 0.0)
     rate = f", {(usage.get('completion_tokens', 1) - 1) / seconds:.1f} tokens/s" if seconds else ""
     err.print(f"usage: {usage.get('prompt_tokens')} + {usage.get('completion_tokens')} tokens, finish_reason {last.finish_reason}")
+    if layers := stats.get("average_layers"):
+        err.print(f"early exit: {layers:.1f} layers a token, tokens by layer {stats.get('exit_layers')}", markup=False)
     err.print(
         f"decode_stats: {stats.get('optimisation')}, version {stats.get('version')}, "
         f"acceptance rate {stats.get('draft_acceptance_rate', 0.0):.2f}, "

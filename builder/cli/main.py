@@ -15,6 +15,7 @@ from builder.cli import (
     align,
     bench,
     build,
+    calibrate,
     chargeback,
     demo,
     doctor,
@@ -54,6 +55,7 @@ app.command("doctor")(doctor.doctor)
 app.command("plan")(plan.plan)
 app.command("build")(build.build)
 app.command("align")(align.align)
+app.command("calibrate")(calibrate.calibrate)
 app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.add_typer(flags.app, name="flags")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from builder.plan.calibration import ExitStanding
 from builder.plan.devices import DEVICES, Device
 from builder.plan.host import Host
 from builder.spec.pipeline import PipelineSpec
@@ -24,6 +25,7 @@ class PlanContext:
     target_tokenizer: str | None
     draft_tokenizer: str | None
     host: Host
+    exits: ExitStanding | None = None  # None where the pipeline has no early exit
 
     @property
     def cut_draft(self) -> ModelConfig | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.plan.calibration import exit_standing
 from builder.plan.context import PlanContext
 from builder.plan.host import Host, this_host
 from builder.plan.report import Measured, Plan, check
@@ -34,6 +35,7 @@ def gather(pipeline: LoadedPipeline, host: Host) -> PlanContext:
         target_tokenizer=target.tokenizer,
         draft_tokenizer=draft.tokenizer if drafting else None,
         host=host,
+        exits=exit_standing(pipeline) if spec.engine.chosen_backend == "torch_aot" else None,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from builder.plan import draft_device, draft_rules, engine_rules
+from builder.plan import draft_device, draft_rules, engine_rules, exit_rules
 from builder.plan.context import PlanContext
 from builder.plan.finding import Finding
 from builder.plan.trtllm import common_rules, llmapi_rules
@@ -28,6 +28,9 @@ RULES: tuple[Rule, ...] = (
     engine_rules.memory_fits,
     engine_rules.instruction_set_available,
     engine_rules.threads_within_cores,
+    exit_rules.exit_layers_valid,
+    exit_rules.exit_calibrated,
+    exit_rules.exit_without_speculation,
 )
 
 _ANY_GPU: tuple[Rule, ...] = (

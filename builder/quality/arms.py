@@ -12,7 +12,7 @@ import numpy as np
 from builder.decoding.params import SamplingParams
 from builder.quality import grading
 from builder.quality.cases import Case
-from builder.quality.scoring import mean_nll
+from builder.quality.scoring import score
 from builder.quality.subject import Advance, Ask, Reply, Subject
 
 
@@ -26,12 +26,18 @@ class Graded:
     declined: bool
     repetition: float
     nll: float  # nats a token, under the target
+    differing: float = 0.0  # share of tokens that the target, after the same text, would not have chosen
 
     def to_json(self) -> dict[str, Any]:
         """Without the tokens; the text is of a suite's prompt, never of a user's."""
         values = asdict(self)
         del values["token_ids"]
-        return values | {"tokens": len(self.token_ids), "repetition": round(self.repetition, 4), "nll": round(self.nll, 4)}
+        return values | {
+            "tokens": len(self.token_ids),
+            "repetition": round(self.repetition, 4),
+            "nll": round(self.nll, 4),
+            "differing": round(self.differing, 4),
+        }
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,9 @@ def grade(subject: Subject, cases: Sequence[Case], replies: Sequence[Reply], kno
             graded.append(known[place])
             continue
         text = subject.text(tokens)
-        nll = mean_nll(subject, fitting(subject, case)[0], tokens)
-        graded.append(Graded(tokens, text, grading.passes(case.check, text), grading.declines(text), grading.repetition(tokens), nll))
+        scored = score(subject, fitting(subject, case)[0], tokens)
+        passes, declines = grading.passes(case.check, text), grading.declines(text)
+        graded.append(Graded(tokens, text, passes, declines, grading.repetition(tokens), scored.nll, scored.differing))
     return tuple(graded)
 
 

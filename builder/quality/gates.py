@@ -52,6 +52,13 @@ def distribution_gate(found: Distribution, limits: Quality) -> Gate:
     return Gate("distribution", found.verdict, found.worst, limits.significance, says)
 
 
+def exit_gate(differing: Interval, early_exit: bool, limits: Quality) -> Gate:
+    """Of the served answers' own text, where the calibration looked at the full model's."""
+    says = f"{differing.mean:.2%} of an answer's tokens differ from the full model's ({differing.low:.2%} to {differing.high:.2%})"
+    verdict = FAILED if differing.low > limits.max_disagreement else PASSED
+    return Gate("exit_disagreement", verdict if early_exit else NOT_APPLICABLE, differing.mean, limits.max_disagreement, says)
+
+
 def success_gate(change: Interval, plain: float, optimised: float, limits: Quality) -> Gate:
     says = f"task success {plain:.1%} plain, {optimised:.1%} optimised, change {_points(change)}"
     return Gate("task_success", _judge_drop(change, limits.max_success_drop), change.mean, -limits.max_success_drop, says)

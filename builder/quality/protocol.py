@@ -54,6 +54,7 @@ def verify(wanted: Verification, progress: Progress | None = None) -> Report:
     drift = measure_drift(plain, optimised)
     against = compare_with(wanted.live, cases, optimised) if wanted.live else None
     change = paired_bootstrap([float(answer.success) for answer in plain.answers], [float(answer.success) for answer in optimised.answers])
+    differing = paired_bootstrap([0.0] * len(cases), [answer.differing for answer in optimised.answers])
     return Report(
         pipeline=spec.metadata.name,
         version=wanted.version,
@@ -71,6 +72,7 @@ def verify(wanted: Verification, progress: Progress | None = None) -> Report:
         gates=(
             gates.identity_gate(1.0 - len(parted) / len(cases), len(cases), optimised.rounds, subject.speculates, limits),
             gates.distribution_gate(distribution, limits),
+            gates.exit_gate(differing, subject.exits_early, limits),
             gates.success_gate(change, plain.success, optimised.success, limits),
             gates.live_gate(against, limits),
             gates.drift_gate(drift, limits),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,11 +35,21 @@ def next_token_logits(subject: Subject, token_ids: Sequence[int], start: int, ru
     return torch.cat(wanted)
 
 
-def mean_nll(subject: Subject, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> float:
-    """Mean negative log-probability (nats a token) of the answer under the target; exp of it is the perplexity."""
+@dataclass(frozen=True)
+class Score:
+    """`nll` is the mean negative log-probability (nats a token) of an answer under the target, exp of it the perplexity; `differing` the
+    share of its tokens that are not the target's most probable ones after the same text."""
+
+    nll: float
+    differing: float
+
+
+def score(subject: Subject, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Score:
+    """Of an empty answer both are 0."""
     if not answer_ids:
-        return 0.0
+        return Score(0.0, 0.0)
     logits = next_token_logits(subject, [*prompt_ids, *answer_ids[:-1]], len(prompt_ids) - 1)
     chosen = torch.tensor(list(answer_ids))[:, None]
     picked = logits.gather(1, chosen)[:, 0] - logits.logsumexp(-1)
-    return -float(picked.double().mean())
+    differing = (logits.argmax(-1) != chosen[:, 0]).double().mean()
+    return Score(-float(picked.double().mean()), float(differing))

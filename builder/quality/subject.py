@@ -76,6 +76,10 @@ class Subject:
         """Forget cached prompts: somebody else used the KV cache."""
         self._engine = self._make()
 
+    @property
+    def exits_early(self) -> bool:
+        return self.parts.exits is not None
+
     def ask(self, asks: Sequence[Ask], advance: Advance = lambda: None) -> list[Reply]:
         """Answers in the order of `asks`; as many run at once as the engine takes. EngineError when one fails."""
         replies = [Reply() for _ in asks]
@@ -103,7 +107,7 @@ class Subject:
             return
         ask, reply = item
         self._asked += 1
-        request = Request(f"quality-{self._asked}", ask.prompt_ids, ask.sampling, ask.speculation)
+        request = Request(f"quality-{self._asked}", ask.prompt_ids, ask.sampling, ask.speculation, early_exit=ask.speculation)
         self._engine.submit(request, partial(self._take, waiting, advance, reply, time.perf_counter()))
 
     def _take(self, waiting: Iterator[tuple[Ask, Reply]], advance: Advance, reply: Reply, began: float, output: Output) -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 from builder.compile.torch_aot.library import LIBRARY
 from builder.errors import EngineError
 from builder.plan.placement import placed
+from builder.repository.exits import EXITS, open_exits
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
+from builder.runtime.exits import Exits
 from builder.runtime.observer import Observer
+from builder.runtime.runners.exit_head import TorchAotExitHead, load_exit_head
 from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
 from builder.runtime.settings import EngineSettings, TenantLimits
 from builder.spec.pipeline import PipelineSpec
@@ -31,6 +34,7 @@ class EngineParts:
     settings: EngineSettings
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer
+    exits: Exits | None = None
 
     def engine(self, *, observer: Observer | None = None, version: str = "0") -> Engine:
         return Engine(
@@ -41,6 +45,7 @@ class EngineParts:
             tokenizer=self.tokenizer,
             observer=observer,
             version=version,
+            exits=self.exits,
         )
 
 
@@ -56,7 +61,18 @@ def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
         shared = draft is not None and spec.draft is not None and spec.draft.from_target
         settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
     tokenizer = folder / TOKENIZER_FOLDER
-    return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer))
+    exits = _open_exits(folder, spec) if spec.early_exit.mode == "answer" else None
+    return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer), exits)
+
+
+def _open_exits(folder: Path, spec: PipelineSpec) -> Exits:
+    threads = placed(spec.engine)
+
+    def load(head: Path) -> TorchAotExitHead:
+        library, wanted = folder / KERNELS / LIBRARY, spec.engine.instruction_set
+        return load_exit_head(head, library, threads=threads.count, cpus=threads.cpus, instruction_set=wanted)
+
+    return open_exits(folder / EXITS, load)
 
 
 def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, TorchAotRunner | None]:

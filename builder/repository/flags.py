@@ -11,7 +11,7 @@ from builder.errors import FlagError
 from builder.runtime.switches import Switches
 
 ALL = "all"  # the kill switch: off is plain decoding
-OPTIMISATIONS = ("speculation", "prefix_cache")
+OPTIMISATIONS = ("speculation", "early_exit", "prefix_cache")
 FLAGS = (*OPTIMISATIONS, ALL)
 VALUES = {"on": True, "off": False, "default": None}  # `default` takes the setting away
 WORDS = {value: word for word, value in VALUES.items()}
@@ -64,6 +64,8 @@ class Flags:
             tenants("speculation"),
             self.in_force("prefix_cache")[0],
             tenants("prefix_cache"),
+            self.in_force("early_exit")[0],
+            tenants("early_exit"),
         )
 
     def to_text(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.decoding.control import State
+from builder.runtime.exits import ExitState
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request, Usage
 from builder.runtime.stops import StopScanner
 from builder.text.detokenizer import CONTEXT_TOKENS
@@ -25,6 +27,19 @@ class Tally:
     draft_length: int = 0  # K of that step
     cached_tokens: int = 0  # of the prompt, taken from the prefix cache
     evicted_tokens: int = 0  # of prompt and answer, forgotten to make room in the context
+    exit_layers: Counter[int] = field(default_factory=Counter)  # layers run -> tokens, where the pipeline has early exit
+    left_early: int = 0
+    pending_fills: int = 0  # tokens whose keys and values were made later
+    exit_state: ExitState = ExitState.NONE  # as of the latest decode step
+
+    @property
+    def optimisation(self) -> str:
+        return "early_exit" if self.left_early else "speculative" if self.histogram else "plain"
+
+    def ran(self, left_at: int | None, depth: int, tokens: int) -> None:
+        """So many tokens came from the exit at layer `left_at`, or from all `depth` layers."""
+        self.exit_layers[left_at or depth] += tokens
+        self.left_early += tokens * (left_at is not None)
 
     def round(self, drafted: int, accepted: int) -> None:
         self.drafted += drafted
@@ -142,7 +157,7 @@ class Answer:
         tally, arrival = self.tally, self.request.arrival
         first, last = self.first_token_at, self.last_token_at
         return DecodeStats(
-            optimisation="speculative" if tally.histogram else "plain",
+            optimisation=tally.optimisation,
             num_spec_steps=sum(tally.histogram),
             num_draft_tokens=tally.drafted,
             num_accepted_draft_tokens=sum(n * rounds for n, rounds in enumerate(tally.histogram)),
@@ -156,4 +171,7 @@ class Answer:
             draft_length=tally.draft_length,
             rollout_arm=self.request.rollout_arm,
             evicted_tokens=tally.evicted_tokens,
+            exit_layers=dict(sorted(tally.exit_layers.items())),
+            pending_fills=tally.pending_fills,
+            early_exit=tally.exit_state,
         )

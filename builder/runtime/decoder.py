@@ -17,7 +17,9 @@ from builder.decoding.stopping import StopRule
 from builder.errors import EngineError
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.drafter import Drafter
-from builder.runtime.runner import GreedyRunner, Runner
+from builder.runtime.exit_pass import ExitPass
+from builder.runtime.exits import Exits
+from builder.runtime.runner import GreedyRunner, Rows, Runner
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
 
@@ -31,19 +33,24 @@ class Verdict:
     logprobs: list[dict[int, float]]
     drafted: int
     accepted: int
+    left_at: int | None = None  # the exit layer its token came from
 
 
 class Decoder:
-    """Owns the two runners. EngineError when proposer, draft and target do not fit together."""
+    """Owns the two runners and the exit heads. EngineError when proposer, draft, target and exits do not fit together."""
 
-    def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings) -> None:
+    def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings, exits: Exits | None = None) -> None:
         entry = proposers.entry(settings.proposer)
         if entry.needs_draft_model and draft is None:
             raise EngineError(f"proposer {settings.proposer} needs a draft model", where="speculation.proposer", mend="Add one")
         if draft is not None and draft.config.vocab_size != target.config.vocab_size:
             sizes = f"draft {draft.config.vocab_size}, target {target.config.vocab_size}"
             raise EngineError(f"draft and target have different vocabularies ({sizes})", where="draft.weights")
+        if exits is not None and settings.proposer != "none":
+            what = f"proposer {settings.proposer} and early exit do not go together"
+            raise EngineError(what, where="early_exit.mode", mend="Set speculation.proposer to none")
         self._target = target
+        self._exits = exits
         self._greedy_target = target if isinstance(target, GreedyRunner) else None
         self._proposer = entry.make()
         self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
@@ -68,24 +75,31 @@ class Decoder:
         parts = [_group_rows(place, *group) for place, group in enumerate(groups)]
         parts += [_chunk_rows(len(groups) + place, *chunk) for place, chunk in enumerate(chunks)]
         rows, ends = ragged(parts, block_tables([sequence.blocks for sequence in sequences]))
-        hidden = self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers)
-        wanted = list(range(ends[len(groups) - 1] if groups else 0))
-        deciding = list(groups)
-        for (sequence, count), end in zip(chunks, ends[len(groups) :], strict=True):
+        for sequence in sequences:
             sequence.answer.tally.target_passes += 1
+        hidden, left = self._through(rows, [sequence for sequence, _ in groups])
+        verdicts = [Verdict(groups[place][0], [token], [], 0, 0, layer) for place, (token, layer) in left.items()]
+        wanted = [row for row in range(ends[len(groups) - 1] if groups else 0) if row not in left]  # one row a group where tokens may leave
+        deciding = [group for place, group in enumerate(groups) if place not in left]
+        for (sequence, count), end in zip(chunks, ends[len(groups) :], strict=True):
             sequence.num_computed += count - 1
             if sequence.pending == 1:  # the prompt's last row: its logits give the first token
                 wanted.append(end - 1)
                 deciding.append((sequence, Draft()))
             else:
                 sequence.num_computed += 1
-        for sequence, _ in groups:
-            sequence.answer.tally.target_passes += 1
         if not wanted:
-            return []
+            return verdicts
         hidden = hidden if len(wanted) == len(hidden) else hidden[wanted]
         best, logits = self._judge(hidden, deciding)
-        return _decide_all(best, logits, deciding)
+        return verdicts + _decide_all(best, logits, deciding)
+
+    def _through(self, rows: Rows, decoding: Items[Sequence]) -> tuple[Tensor, dict[int, tuple[int, int]]]:
+        """All rows through the layers; and of the sequences that decode, by place, the token and layer of those whose token left early."""
+        if self._exits is None or not decoding:
+            return self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers), {}
+        passed = ExitPass(self._target, self._exits, decoding)
+        return passed.run(rows), passed.left
 
     def _judge(self, hidden: Tensor, deciding: Items[tuple[Sequence, Draft]]) -> tuple[list[int], Tensor | None]:
         """The most probable token of each row, and the logits where a request needs more: 16 MB of them for 80 rows, which a runner

@@ -16,6 +16,7 @@ from builder.runtime.compute_share import share_pass_time
 from builder.runtime.decoder import Decoder, Verdict
 from builder.runtime.drain import Drain
 from builder.runtime.endings import Endings
+from builder.runtime.exits import Exits
 from builder.runtime.limits import Limits
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import Cancellation, Output, Request
@@ -54,6 +55,7 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         observer: Observer | None = None,
         version: str = "0",
+        exits: Exits | None = None,
     ) -> None:
         check_settings(settings)
         self.settings = settings
@@ -63,8 +65,9 @@ class Engine:
         self._tokenizer = tokenizer
         self._observer = observer or SilentObserver()
         self._steps: StepObserver | None = None
-        self._decoder = Decoder(target, draft, settings)
-        self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache)
+        self._depth = target.config.num_layers if exits is not None else None
+        self._decoder = Decoder(target, draft, settings, exits)
+        self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache, exits=exits)
         self._changed = threading.Condition()  # guards scheduler, sequences, endings and stopping
         self._sequences: dict[str, list[Sequence]] = {}  # by request id, each until its last output is made
         self._endings = Endings()
@@ -246,7 +249,10 @@ class Engine:
         if verdict.drafted:
             answer.tally.round(verdict.drafted, verdict.accepted)
             self._observer.round_done(verdict.drafted, verdict.accepted)
-        self._scheduler.policy.gave(sequence, answer.take(sequence.token_ids, verdict.token_ids, verdict.logprobs))
+        taken = answer.take(sequence.token_ids, verdict.token_ids, verdict.logprobs)
+        self._scheduler.policy.gave(sequence, taken)
+        if self._depth is not None:
+            answer.tally.ran(verdict.left_at, self._depth, taken)
         before = answer.last_token_at
         output = answer.output(sequence.token_ids, now)
         if output is not None and output.token_ids:

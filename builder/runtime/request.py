@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -29,7 +30,7 @@ class Cancellation(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to continue. `speculation` False turns it off for this request; it never forces it on.
+    """One prompt to continue. `speculation` and `early_exit` False turn them off for this request; nothing forces them on.
 
     `priority` 0 is the most urgent; a tenant's limit may make it larger.
     """
@@ -43,6 +44,7 @@ class Request:
     arrival: float = field(default_factory=time.monotonic)  # seconds, monotonic clock
     priority: int = 0
     timeout: float | None = None  # seconds from arrival to the last token
+    early_exit: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Usage:
 class DecodeStats:
     """How the answer was made. acceptance_histogram[n] counts rounds in which n drafted tokens were accepted."""
 
-    optimisation: str  # "plain" | "speculative": whether any round had a draft
+    optimisation: str  # "plain" | "speculative": a round had a draft | "early_exit": a token left at an inner layer
     num_spec_steps: int = 0  # rounds that had a draft
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
@@ -77,6 +79,15 @@ class DecodeStats:
     draft_length: int = 0  # K at its last step
     rollout_arm: str = ""  # of the request
     evicted_tokens: int = 0  # of prompt and answer, forgotten to make room in the context: the answer is not that of the whole text
+    exit_layers: Mapping[int, int] = field(default_factory=dict)  # layers run -> tokens; empty where the pipeline has no early exit
+    pending_fills: int = 0  # tokens that left early and had their keys and values made later
+    early_exit: str = "none"  # why tokens may leave, or not (runtime.exits.ExitState), at its last step
+
+    @property
+    def average_layers(self) -> float | None:
+        """Layers a token ran through before it was chosen; None without early exit."""
+        tokens = sum(self.exit_layers.values())
+        return sum(layer * count for layer, count in self.exit_layers.items()) / tokens if tokens else None
 
     @property
     def draft_acceptance_rate(self) -> float:

@@ -6,6 +6,7 @@ import sys
 
 from builder.runtime.block_manager import BlockManager
 from builder.runtime.eviction import forgotten
+from builder.runtime.exits import Exits, ExitState, exit_state
 from builder.runtime.policy import make_policy
 from builder.runtime.sequence import Sequence, Status
 from builder.runtime.settings import EngineSettings
@@ -23,9 +24,10 @@ class Scheduler:
     writes the draft's part of a block that others hold.
     """
 
-    def __init__(self, settings: EngineSettings, *, own_draft_cache: bool = False) -> None:
+    def __init__(self, settings: EngineSettings, *, own_draft_cache: bool = False, exits: Exits | None = None) -> None:
         self.settings = settings
         self._own_draft_cache = own_draft_cache
+        self._exits = exits
         self.blocks = BlockManager(settings.num_blocks, settings.block_size)
         self.context = min(settings.max_seq_len, settings.num_blocks * settings.block_size)  # tokens one sequence can reach alone
         self.policy = make_policy(settings)
@@ -124,6 +126,7 @@ class Scheduler:
             spare //= 2
         limits = []
         for sequence, length in zip(decoding, self.control.lengths(now, decoding, self._speculates), strict=True):
+            sequence.answer.tally.exit_state = self._exit_state(sequence)
             limit = max(0, min(self._wanted(sequence, length), spare, self.blocks.room(sequence.blocks) - len(sequence.token_ids)))
             self.blocks.grow(sequence.blocks, len(sequence.token_ids) + limit)
             spare -= limit
@@ -139,6 +142,10 @@ class Scheduler:
         """A request may decline speculation, but never gets what its operator turned off."""
         possible = self.settings.proposer != "none" and self.settings.max_draft_tokens > 0
         return possible and sequence.request.speculation and self.switches.speculation_for(sequence.request.tenant)
+
+    def _exit_state(self, sequence: Sequence) -> ExitState:
+        request = sequence.request
+        return exit_state(request.sampling, self._exits, asked=request.early_exit, allowed=self.switches.early_exit_for(request.tenant))
 
     def prefill_chunks(self, rows_taken: int) -> list[tuple[Sequence, int]]:
         """Sequences being prefilled and the tokens of each that run in this pass: the first takes what the others can spare."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from torch import Tensor
+
 from builder.runtime.answer import Answer
 from builder.runtime.request import Output, Request
 
@@ -17,10 +19,23 @@ class Status(Enum):
 
 
 @dataclass(eq=False)
+class Unfilled:
+    """A token whose successor left early: its keys and values are right in the first `layer` layers, and missing above.
+
+    hidden [hidden_size] is its state after those layers.
+    """
+
+    position: int
+    layer: int
+    hidden: Tensor
+
+
+@dataclass(eq=False)
 class Sequence:
     """token_ids are the prompt and every emitted token; the keys and values of the first `num_computed` are right.
 
-    Between steps a decoding sequence has exactly one token that was not run: the last, whose successor is next.
+    Between steps a decoding sequence has exactly one token that was not run: the last, whose successor is next. Between that and the
+    computed ones lie the `unfilled`, in order.
     """
 
     request: Request
@@ -31,6 +46,7 @@ class Sequence:
     answer: Answer
     num_computed: int = 0  # positions right in the target's cache
     draft_computed: int = 0  # positions right in the draft's own cache; not used when the caches are shared
+    unfilled: list[Unfilled] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)  # block ids, in order of position; one table for both caches
     status: Status = Status.WAITING
     leader: Sequence | None = None  # of several answers to one prompt the first, whose prompt blocks the others share
@@ -38,7 +54,7 @@ class Sequence:
     @property
     def pending(self) -> int:
         """Tokens not run through the target: 1 when decoding, more while the prompt is prefilled."""
-        return len(self.token_ids) - self.num_computed
+        return len(self.token_ids) - self.num_computed - len(self.unfilled)
 
     def skip(self, positions: int, draft_positions: int) -> None:
         """Start behind a cached prefix. What a preempted sequence finds again, it had to compute: the user is not told it was cached."""
@@ -62,4 +78,5 @@ class Sequence:
         """Preemption by recompute: the tokens stay, their keys and values are made anew."""
         self.num_computed = 0
         self.draft_computed = 0
+        self.unfilled.clear()
         self.status = Status.WAITING

@@ -14,9 +14,14 @@ class Switches:
     tenant_speculation: Mapping[str, bool] = field(default_factory=dict)
     prefix_cache: bool = True
     tenant_prefix_cache: Mapping[str, bool] = field(default_factory=dict)
+    early_exit: bool = True
+    tenant_early_exit: Mapping[str, bool] = field(default_factory=dict)
 
     def speculation_for(self, tenant: str) -> bool:
         return self.tenant_speculation.get(tenant, self.speculation)
 
     def prefix_cache_for(self, tenant: str) -> bool:
         return self.tenant_prefix_cache.get(tenant, self.prefix_cache)
+
+    def early_exit_for(self, tenant: str) -> bool:
+        return self.tenant_early_exit.get(tenant, self.early_exit)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from builder.spec.chargeback import OTHER_TENANT, Chargeback
 from builder.spec.draft import Draft
+from builder.spec.early_exit import EarlyExit
 from builder.spec.engine import Engine
 from builder.spec.metadata import Metadata
 from builder.spec.quality import Quality
@@ -36,6 +37,7 @@ class PipelineSpec(Section):
         description="The cheap model that proposes tokens; null means no draft. Unless set, an INT4 copy of the target.",
     )
     speculation: Speculation = Field(default_factory=Speculation, description="Who proposes tokens, and how many.")
+    early_exit: EarlyExit = Field(default_factory=EarlyExit, description="Tokens that inner layers are sure of may leave there.")
     engine: Engine = Field(default_factory=Engine, description="The compiled engine, its limits and its KV cache.")
     serving: Serving = Field(default_factory=Serving, description="Addresses and limits of the Triton endpoints.")
     slo: Slo = Field(default_factory=Slo, description="What users are promised: 95th percentiles of latency.")
@@ -65,6 +67,12 @@ class PipelineSpec(Section):
                 "serving.max_prompt_tokens",
                 f"serving.max_prompt_tokens {prompt} leaves no room for an answer in the {limit} tokens that engine.max_seq_len allows",
                 f"Set it below {limit}, or raise max_seq_len",
+            )
+        if self.early_exit.mode != "none" and self.engine.kv_cache.eviction == "attention_sink":
+            raise conflict(
+                "engine.kv_cache.eviction",
+                "early_exit and engine.kv_cache.eviction attention_sink have not been tried together",
+                "Set one of them to its default",
             )
         known = (*self.chargeback.tenants, OTHER_TENANT)
         for tenant in self.serving.tenants:

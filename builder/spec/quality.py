@@ -45,6 +45,16 @@ class Quality(Section):
         lt=0.5,
         description="Chance that the distribution tests fail a right version: all tests of a run together (Holm).",
     )
+    max_disagreement: float = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="Early exit: largest share of an answer's tokens, on average, that may differ from what the full model says at the "
+        "same place. `builder calibrate` finds thresholds that keep to it, or says that there are none.",
+    )
+    confidence: float = Field(
+        default=0.95, gt=0.5, lt=1, description="Early exit: how sure the calibration must be that max_disagreement is kept."
+    )
 
     @field_validator("suites")
     @classmethod

@@ -105,6 +105,18 @@ CANCELLATIONS = _metric(
 KV_BLOCKS = _metric(
     "kv_blocks", "gauge", "Blocks of the KV cache after the latest pass: used, cached (kept for equal prompts), free", "state"
 )
+EARLY_EXIT_TOKENS = _metric(
+    "early_exit_tokens",
+    "counter",
+    "Tokens of ended requests by the layers they ran through; only where the pipeline has early exit",
+    "layer",
+)
+EARLY_EXIT_LAYERS = _metric(
+    "early_exit_layers", "counter", "Layers that those tokens ran through; over early_exit_tokens it is the average depth"
+)
+EARLY_EXIT_PENDING_FILLS = _metric(
+    "early_exit_pending_fills", "counter", "Tokens that left early and had their keys and values filled by a later pass"
+)
 FLAG = _metric("flag", "gauge", "Whether the operator allows it for the whole pipeline: 1 on, 0 off", "name")
 STATE = _metric("state", "gauge", "1 for the state that speculation is in: speculating, plain or probing", "state")
 STATE_TRANSITIONS = _metric(

@@ -74,6 +74,10 @@ class TritonSink:
                 self._sums[catalogue.FINISHED_REQUESTS, (request.tenant, stats.optimisation, reason)] += 1
                 self._sums[catalogue.TARGET_PASSES_AVOIDED, ()] += stats.target_passes_avoided
                 self._sums[catalogue.COMPUTE_SECONDS, (request.tenant, stats.optimisation)] += stats.compute_seconds
+                for layer, tokens in stats.exit_layers.items():
+                    self._sums[catalogue.EARLY_EXIT_TOKENS, (str(layer),)] += tokens
+                    self._sums[catalogue.EARLY_EXIT_LAYERS, ()] += layer * tokens
+                self._sums[catalogue.EARLY_EXIT_PENDING_FILLS, ()] += stats.pending_fills
                 counts = {
                     "input": usage.prompt_tokens - usage.cached_tokens,
                     "cached_input": usage.cached_tokens,

@@ -42,6 +42,7 @@ class ToyRunner:
         self.shares = cache is not None
         self.passes: list[int] = []  # rows of each pass
         self.head_rows: list[int] = []
+        self.layers_run = 0
         weights = self._random(seed)
         other = self._random(seed + 1000)
         mixed = [a + noise * b for a, b in zip(weights, other, strict=True)]
@@ -74,6 +75,7 @@ class ToyRunner:
         visible = everywhere <= position[:, None]
         own = slots[torch.arange(len(position)), position]
         assert bool((slots[visible] >= 0).all()), "a row reads a position without a block"
+        self.layers_run += stop - start
         for index in range(start, stop):
             query, key, value, mix = self.layer[index]
             self.cache.keys_values[index, 0, own] = hidden @ key
@@ -95,9 +97,11 @@ class ToyRunner:
             self.cache.keys_values[:, :, block * self.cache.block_size : (block + 1) * self.cache.block_size] = torch.nan
 
 
-def toy_pair(*, shared_kv: bool, noise: float = 0.3, vocab: int = 11, seed: int = 0, sharpness: float = 3.0) -> tuple[ToyRunner, ToyRunner]:
+def toy_pair(
+    *, shared_kv: bool, noise: float = 0.3, vocab: int = 11, seed: int = 0, sharpness: float = 3.0, layers: int = 2
+) -> tuple[ToyRunner, ToyRunner]:
     """A target and a draft of its family. With own caches the draft has one layer only, so the caches cannot be mixed up."""
-    target = ToyRunner(vocab, seed=seed, sharpness=sharpness)
+    target = ToyRunner(vocab, seed=seed, sharpness=sharpness, layers=layers)
     if shared_kv:
-        return target, ToyRunner(vocab, seed=seed, noise=noise, cache=target.cache, sharpness=sharpness)
+        return target, ToyRunner(vocab, seed=seed, noise=noise, cache=target.cache, sharpness=sharpness, layers=layers)
     return target, ToyRunner(vocab, layers=1, seed=seed, noise=noise, sharpness=sharpness)

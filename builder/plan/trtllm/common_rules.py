@@ -150,6 +150,7 @@ def settings_supported(context: PlanContext) -> Finding:
     rule, spec = "settings-supported", context.spec
     idle = {
         "draft.vocabulary": spec.used_draft is not None and spec.used_draft.vocabulary != "all",
+        "early_exit.mode": spec.early_exit.mode != "none",
         "engine.policy": spec.engine.policy != "fcfs",
         "engine.kv_cache.prefix_isolation": spec.engine.kv_cache.prefix_isolation != "none",
         "serving.tenants": bool(spec.serving.tenants),

@@ -113,6 +113,7 @@ class TritonPythonModel:
             rollout_arm=side,
             priority=options.priority,
             timeout=options.timeout_ms / 1000 if options.timeout_ms is not None else None,
+            early_exit=options.early_exit,
         )
         answer.traceparent = self._traces.begin(request, options.traceparent, options.tokenized)
         self._delivery.open(engine_id, answer)

@@ -19,6 +19,7 @@ MOST_LOGPROBS = 20
 MOST_STOPS = 16
 LONGEST_STOP = 256  # characters
 SPECULATION = ("on", "off", "auto")
+EARLY_EXIT = ("on", "off")
 MOST_SAMPLES = 64
 
 
@@ -31,6 +32,7 @@ class Options:
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: bool = True
+    early_exit: bool = True
     tenant: str = "other"
     priority: int = 0
     timeout_ms: int | None = None
@@ -73,7 +75,9 @@ def read_options(parameters: Mapping[str, Any], spec: PipelineSpec) -> Options:
     longest_time = round(spec.serving.request_timeout * 1000)
     timeout = min(read.pop("timeout_ms", longest_time), longest_time)
     others = {
-        name: read.pop(name) for name in ("stream", "messages", "cancel", "id", "speculation", "priority", "traceparent") if name in read
+        name: read.pop(name)
+        for name in ("stream", "messages", "cancel", "id", "speculation", "early_exit", "priority", "traceparent")
+        if name in read
     }
     return Options(sampling=SamplingParams(**read), tenant=tenant, timeout_ms=timeout, **others)
 
@@ -125,10 +129,13 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _switch(name: str, value: Any) -> bool:
-    if value not in SPECULATION:
-        raise _out_of_range(name, value, "one of " + ", ".join(SPECULATION))
-    return bool(value != "off")
+def _switch(words: tuple[str, ...]) -> Callable[[str, Any], bool]:
+    def read(name: str, value: Any) -> bool:
+        if value not in words:
+            raise _out_of_range(name, value, "one of " + ", ".join(words))
+        return bool(value != "off")
+
+    return read
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
@@ -158,7 +165,8 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "ignore_eos": _boolean,
     "logprobs": _integer(0, MOST_LOGPROBS, f"a whole number from 0 to {MOST_LOGPROBS}"),
     "n": _integer(1, MOST_SAMPLES, f"a whole number from 1 to {MOST_SAMPLES}"),
-    "speculation": _switch,
+    "speculation": _switch(SPECULATION),
+    "early_exit": _switch(EARLY_EXIT),
     "priority": _integer(0, LEAST_URGENT, f"a whole number from 0 (the most urgent) to {LEAST_URGENT}"),
     "timeout_ms": _integer(1, 1 << 31, "a whole number of milliseconds, at least 1"),
     "tenant": _text,

@@ -53,6 +53,7 @@ def stats_json(stats: DecodeStats, version: str) -> str:
             **asdict(stats),
             "draft_acceptance_rate": round(stats.draft_acceptance_rate, 4),
             "mean_acceptance_length": round(stats.mean_acceptance_length, 4),
+            "average_layers": round(stats.average_layers, 3) if stats.average_layers is not None else None,
             "version": version,
         }
     )

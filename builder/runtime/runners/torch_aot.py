@@ -98,12 +98,21 @@ class TorchAotRunner:
         tokens: list[int] = (best if self._vocabulary is None else self._vocabulary[best.long()]).tolist()
         return tokens
 
+    def outputs(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The head's outputs as they are packed, float32 [rows, outputs]: of a cut vocabulary in the order of its tokens, then padding."""
+        outputs: torch.Tensor = self._decoder.head(hidden)
+        return outputs
+
+    def tensor(self, name: str) -> torch.Tensor | None:
+        """One of the engine's tensors, as stored."""
+        return self._tensors.get(name)
+
     def products(self, rows: int) -> None:
         """Every matrix product of a pass over dummy rows and nothing else: the limit that `bench` compares a step with."""
         self._decoder.products(rows)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self._decoder.head(hidden)[:, : self.info.scored]  # the packed head is padded to whole work units
+        logits = self.outputs(hidden)[:, : self.info.scored]  # the packed head is padded to whole work units
         if self._vocabulary is None:
             return logits
         # tokens outside get probability 0 whatever the temperature: q is then exactly what the draft draws from

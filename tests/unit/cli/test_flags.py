@@ -45,7 +45,8 @@ def test_set_prints_what_changed_as_json(run: Any) -> None:
     assert [(change["flag"], change["old"], change["new"], change["why"]) for change in answer["changed"]] == [
         ("all", "default", "off", "test")
     ]
-    assert {(row["flag"], row["on"]) for row in answer["flags"]} == {("speculation", False), ("prefix_cache", False), ("all", False)}
+    rows = {(row["flag"], row["on"]) for row in answer["flags"]}
+    assert rows == {("speculation", False), ("early_exit", False), ("prefix_cache", False), ("all", False)}
 
 
 def test_get_shows_the_pipeline_and_the_tenants_with_their_own(run: Any) -> None:
@@ -70,7 +71,7 @@ def test_history_shows_every_change(run: Any) -> None:
     ("arguments", "text"),
     [
         (["speculaton=off"], "Did you mean `speculation`"),
-        (["colour=off"], "Known are speculation, prefix_cache, all"),
+        (["colour=off"], "Known are speculation, early_exit, prefix_cache, all"),
         (["speculation=of"], "Did you mean `off`"),
         (["speculation"], "FLAG=off"),
         (["all=on", "all=off"], "set twice"),

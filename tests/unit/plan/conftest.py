@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builder.plan.calibration import ExitStanding
 from builder.plan.context import PlanContext
 from builder.plan.host import Host
 from builder.spec import PipelineSpec
@@ -44,6 +45,7 @@ def make_context() -> MakeContext:
         draft_model: dict[str, Any] | None = None,
         draft_tokenizer: str = "same",
         host: Host = HOST,
+        exits: ExitStanding | None = None,
         base_models: tuple[ModelConfig, ModelConfig | None] = (SMOLLM2, None),
         **sections: Any,
     ) -> PlanContext:
@@ -52,6 +54,6 @@ def make_context() -> MakeContext:
         )
         target = dataclasses.replace(base_models[0], **(target_model or {}))
         draft = dataclasses.replace(base_models[1] or target, **(draft_model or {})) if spec.used_draft else None
-        return PlanContext(spec, target, draft, "same", draft_tokenizer if draft else None, host)
+        return PlanContext(spec, target, draft, "same", draft_tokenizer if draft else None, host, exits)
 
     return make

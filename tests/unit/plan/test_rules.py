@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builder.errors import CheckError
+from builder.plan.calibration import CalibrationRecord, ExitStanding
 from builder.plan.host import Host
 from builder.plan.report import check
 from builder.plan.rules import RULES
 
 GIB = 1 << 30
+CALIBRATED = ExitStanding(
+    CalibrationRecord("exits-1", "1", {"tokenizer": "t"}, True, "At most 2 %."), {"tokenizer": "t"}, "builder calibrate p.yaml"
+)
+STALE, UNBOUNDED = replace(CALIBRATED, wanted={"tokenizer": "u"}), replace(CALIBRATED, record=replace(CALIBRATED.record, bounded=False))
+EXITS: dict[str, Any] = {"early_exit": {"mode": "answer"}, "speculation": {"proposer": "none"}, "exits": CALIBRATED}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vocab-match", {"draft_model": {"vocab_size": 32000}}, "same"),
@@ -29,6 +36,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("memory-fit", {"host": Host(GIB, 2)}, "kv cache"),
     ("instruction-set-available", {"engine": {"instruction_set": "amx"}}, "auto or avx2"),
     ("threads-within-cores", {"engine": {"threads": 3}}, "2 or null"),
+    ("exit-layers-valid", EXITS | {"early_exit": {"mode": "answer", "layers": [20, 30]}}, "below 30"),
+    ("exit-calibrated", EXITS | {"exits": replace(CALIBRATED, record=None)}, "builder calibrate p.yaml"),
+    ("exit-calibrated", EXITS | {"exits": STALE}, "builder calibrate p.yaml"),
+    ("exit-calibrated", EXITS | {"exits": UNBOUNDED}, "max_disagreement"),
+    ("exit-without-speculation", EXITS | {"speculation": {"proposer": "draft_model"}}, "proposer to none"),
+    ("exit-without-speculation", EXITS | {"speculation": {"proposer": "ngram"}}, "proposer to none"),
 ]
 
 
@@ -59,6 +72,8 @@ def test_a_rule_refuses_what_it_is_for_and_nothing_else(make_context: Any, rule:
         ("kv-holds-one-sequence", {"engine": {"kv_cache": {"memory": "45MiB"}}}),
         ("verify-fits-one-pass", {"engine": {"max_num_tokens": 80}}),
         ("threads-within-cores", {"engine": {"threads": 2}}),
+        ("exit-calibrated", EXITS),
+        ("exit-layers-valid", EXITS | {"early_exit": {"mode": "answer", "layers": [29]}}),
         ("instruction-set-available", {"engine": {"instruction_set": "generic"}}),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from builder.quality.baseline import AgainstLive
 from builder.quality.distribution import Distribution, PositionTest
 from builder.quality.drift import Drift
-from builder.quality.gates import Gate, distribution_gate, drift_gate, identity_gate, live_gate, overall, success_gate
+from builder.quality.gates import Gate, distribution_gate, drift_gate, exit_gate, identity_gate, live_gate, overall, success_gate
 from builder.quality.statistics import Interval
 from builder.spec.quality import Quality
 
@@ -22,6 +22,20 @@ def a_test(adjusted: float) -> PositionTest:
 )
 def test_identity_proves_nothing_without_drafts(identity: float, rounds: int, speculates: bool, verdict: str) -> None:
     assert identity_gate(identity, 40, rounds, speculates, LIMITS).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("differing", "early_exit", "verdict"),
+    [
+        (Interval(0.01, 0.005, 0.015), True, "passed"),
+        (Interval(0.03, 0.015, 0.045), True, "passed"),  # above, but chance explains it
+        (Interval(0.05, 0.021, 0.08), True, "failed"),
+        (Interval(0.0, 0.0, 0.0), False, "not applicable"),
+    ],
+)
+def test_early_exit_may_differ_by_no_more_than_the_bound_and_chance(differing: Interval, early_exit: bool, verdict: str) -> None:
+    gate = exit_gate(differing, early_exit, LIMITS)
+    assert (gate.verdict, gate.limit) == (verdict, 0.02)
 
 
 @pytest.mark.parametrize(

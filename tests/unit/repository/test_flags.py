@@ -56,6 +56,7 @@ def test_the_engine_is_told_what_get_shows(steps: list[tuple[str, bool | None, s
     for tenant in (*TENANTS, "other"):
         assert flags.switches().speculation_for(tenant) == flags.in_force("speculation", tenant)[0]
         assert flags.switches().prefix_cache_for(tenant) == flags.in_force("prefix_cache", tenant)[0]
+        assert flags.switches().early_exit_for(tenant) == flags.in_force("early_exit", tenant)[0]
 
 
 def test_a_tenants_own_setting_goes_before_the_pipelines() -> None:

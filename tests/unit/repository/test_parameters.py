@@ -45,11 +45,12 @@ def test_every_parameter_is_read() -> None:
         "priority": 4,
         "timeout_ms": 900,
         "speculation": "off",
+        "early_exit": "off",
         "tenant": "search",
         "stream": True,
     }
     sampling = SamplingParams(9, 0.5, 0.9, 40, 0.1, 1.1, 3, ("a", "b"), True, 2, 3)
-    expected = Options(sampling, speculation=False, tenant="search", priority=4, timeout_ms=900, stream=True)
+    expected = Options(sampling, speculation=False, early_exit=False, tenant="search", priority=4, timeout_ms=900, stream=True)
     assert read_options(asked, SPEC) == expected
 
 
@@ -78,6 +79,7 @@ def test_every_parameter_is_read() -> None:
         ("ignore_eos", 1),
         ("logprobs", 21),
         ("speculation", "maybe"),
+        ("early_exit", "auto"),
         ("stream", "true"),
         ("tenant", 4),
     ],
@@ -93,7 +95,7 @@ def test_a_bad_value_names_field_value_and_range(name: str, value: Any) -> None:
 def test_an_unknown_parameter_names_the_nearest_known_one() -> None:
     with pytest.raises(RequestError, match="Did you mean `temperature`"):
         read_options({"temprature": 1.0}, SPEC)
-    with pytest.raises(RequestError, match="Known are cancel, id, ignore_eos"):
+    with pytest.raises(RequestError, match="Known are cancel, early_exit, id, ignore_eos"):
         read_options({"zzz": 1}, SPEC)
 
 

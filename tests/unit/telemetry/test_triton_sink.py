@@ -14,6 +14,9 @@ from builder.telemetry.triton_sink import TritonSink
 REQUEST = Request("r", (1, 2), tenant="search", rollout_arm="control")
 STATS = DecodeStats("speculative", 2, 8, 6, target_passes_avoided=5, compute_seconds=0.25, decode_seconds=0.5)
 LAST = Output("r", (3,), finish_reason=FinishReason.STOP, usage=Usage(10, 6, 4), stats=STATS)
+EARLY = Output(
+    "e", (), finish_reason=FinishReason.STOP, usage=Usage(0, 0), stats=DecodeStats("early_exit", exit_layers={20: 3}, pending_fills=1)
+)
 
 
 class Families:
@@ -68,6 +71,7 @@ def report_everything(sink: TritonSink) -> None:
     sink.pass_done(3, 1, 20, 10, 100)
     sink.pass_done(2, 0, 30, 15, 100)
     sink.finished(REQUEST, LAST, 1.5)
+    sink.finished(Request("e", (1,)), EARLY, 1.5)
     sink.ledger("w", written=7, lost=1, failures=2, pending=3)
     sink.finished(REQUEST, Output("r", (), cancellation=Cancellation.DEADLINE), 0.5)
     sink.refused("search", "queue")
@@ -106,6 +110,15 @@ def test_tokens_are_tagged_by_tenant_type_and_optimisation(families: Families, s
     sink.flush()
     for token_type, count in {"input": 6, "cached_input": 4, "output": 6, "draft_rejected": 2}.items():
         assert families.of("tokens", tenant="search", token_type=token_type, optimisation="speculative") == [count]
+
+
+def test_tokens_are_counted_by_the_layers_they_ran_through(families: Families, sink: TritonSink) -> None:
+    stats = DecodeStats("early_exit", exit_layers={20: 3, 30: 5}, pending_fills=2)
+    output = Output("r", (), finish_reason=FinishReason.STOP, usage=Usage(4, 8), stats=stats)
+    sink.finished(Request("r", (1,)), output, 0.1)
+    sink.flush()
+    assert [families.of("early_exit_tokens", layer=layer) for layer in ("20", "30")] == [[3], [5]]
+    assert (families.of("early_exit_layers"), families.of("early_exit_pending_fills")) == ([210], [2])
 
 
 def test_finished_requests_and_their_time_are_tagged_as_their_tokens_are(families: Families, sink: TritonSink) -> None:

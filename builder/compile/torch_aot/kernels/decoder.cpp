@@ -125,7 +125,7 @@ class Pass final : public Decoder {
   }
 
  private:
-  int qkv_width() const { return m_.layers[0].qkv.n; }  // padded to whole units
+  int qkv_width() const { return m_.layers.empty() ? 0 : m_.layers[0].qkv.n; }  // padded to whole units; an exit head has no layers
   int attention_width() const { return m_.heads * m_.head_dim; }
   int widest() const { return std::max({m_.hidden, m_.intermediate, attention_width()}); }
   const Activations& own_or_shared(int t, int rows) const { return rows <= kPrivateRows ? own_[t] : shared_; }

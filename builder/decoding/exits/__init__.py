@@ -1,0 +1,1 @@
+"""Early exit: how sure an inner layer is, how well that separates right tokens from wrong ones, and thresholds with a stated guarantee."""

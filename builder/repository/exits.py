@@ -1,0 +1,36 @@
+"""Exit heads and thresholds inside a version, as the decode loop takes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from builder.decoding.exits.confidence import MEASURES
+from builder.errors import EngineError
+from builder.runtime.exits import ExitHead, ExitPoint, Exits
+
+EXITS = "exits"  # folder inside a version of `<p>_decode`
+CALIBRATION_FILE = "calibration.json"
+
+
+def read_calibration_file(folder: Path) -> dict[str, Any]:
+    """What `builder calibrate` found. EngineError when it is missing or no JSON."""
+    path = folder / CALIBRATION_FILE
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EngineError(f"the calibration cannot be read ({error})", where=str(path), mend="Run `builder calibrate` again") from error
+    return document
+
+
+def open_exits(folder: Path, load: Callable[[Path], ExitHead]) -> Exits:
+    """`folder` as `builder calibrate` makes it; `load` opens one head's folder. EngineError when it cannot be read."""
+    found = read_calibration_file(folder)
+    points = tuple(
+        ExitPoint(entry["layer"], load(folder / str(entry["layer"])), entry["threshold"])
+        for entry in found["layers"]
+        if entry["threshold"] is not None
+    )
+    return Exits(points, MEASURES[found["measure"]], found["temperature"], found["bound"]["max_pending"])
