@@ -28,7 +28,8 @@ def agree(loaded: LoadedPipeline, server: Triton, folder: Path, requests: int, s
     assert made.with_clients.differences == ()
     assert made.passed, [sample.error for sample in made.samples if sample.outcome == "failed"]
     assert made.with_counters.compared > 10
-    assert made.with_clients.compared == 4 * 3  # requests and three kinds of tokens of three tenants
+    # requests and three kinds of tokens of three tenants; and of `trial`, nothing, where an earlier test has asked for it on this server
+    assert made.with_clients.compared in (4 * 3, 4 * 4)
     return Counter(sample.outcome for sample in made.samples)
 
 
