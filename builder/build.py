@@ -150,7 +150,8 @@ def build_pipeline(
         _compile(recipes, cache, progress)
         draft = recipes[-1]
         if draft.alignment is not None:
-            _align(pipeline, release, draft.uncut, draft.alignment, cache, progress, repository)
+            stale = changed if was_aligned(repository, release) else None
+            _align(pipeline, release, draft.uncut, draft.alignment, cache, progress, stale)
         if draft.counted is not None:
             progress.stage(f"the draft's {draft.vocabulary} most frequent tokens", 1)
             parts = _parts(release, draft, cache)
@@ -242,14 +243,14 @@ def _align(
     alignment: AlignmentRecipe,
     cache: Path,
     progress: Progress,
-    repository: Path,
+    stale: str | None,
 ) -> None:
-    """An interrupted alignment leaves its standing beside the cache's folders, and no folder."""
-    changed = changed_parts(repository, release)
-    if changed and was_aligned(repository, release):
+    """`stale`: what changed since the newest version was aligned, in words. An interrupted alignment leaves its standing beside the
+    cache's folders, and no folder."""
+    if stale:
         record = record_file(pipeline.path)
         asked = f", as {record.name} says (`builder align` to ask otherwise)" if record.is_file() else ""
-        progress.stage(f"{changed} changed: aligning anew{asked}", 1)
+        progress.stage(f"{stale} changed: aligning anew{asked}", 1)
     parts = _parts(release, draft, cache)
     standing = cache / f"alignment-{draft.fingerprint[:16]}.safetensors"
 

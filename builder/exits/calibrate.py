@@ -29,7 +29,7 @@ from builder.exits.recipe import HeadsRecipe
 from builder.exits.scores import load_scores, score
 from builder.exits.states import States, joined, load_states, read_states
 from builder.exits.training import Lessons, Training
-from builder.files import link_tree
+from builder.files import link_tree, write_atomically
 from builder.progress import Progress
 from builder.repository.engine import EngineParts, open_parts
 from builder.repository.exits import CALIBRATION_FILE
@@ -65,7 +65,7 @@ class Clock:
         return self._clock() - self._began
 
     def keep(self) -> None:
-        self._file.write_text(f"{self.spent()}\n", "utf-8")
+        write_atomically(self._file, f"{self.spent()}\n")  # an interrupted run must find a number
 
 
 def make_heads(
