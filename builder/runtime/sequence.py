@@ -68,6 +68,11 @@ class Sequence:
         """Length of the text, what was evicted included: numbers the random draws, of which none may be used twice."""
         return len(self.token_ids) + self.answer.tally.evicted_tokens
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether a token of the answer is known."""
+        return self.drawn > len(self.request.prompt_ids)
+
     def evict(self, places: range) -> None:
         """Drop these tokens. What is behind them moves to new positions: nothing computed is right any longer."""
         del self.token_ids[places.start : places.stop]

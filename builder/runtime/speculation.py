@@ -53,10 +53,13 @@ class SpeculationControl:
 
     def lengths(self, now: float, decoding: Items[Sequence], allowed: Callable[[Sequence], bool]) -> list[int]:
         """K for each decoding sequence, 0 where it is not allowed; `tally` says so in the answer."""
-        controlled = [allowed(sequence) and not self._keeps_length(sequence) for sequence in decoding]
+        controlled = [allowed(sequence) and not self.keeps_length(sequence) for sequence in decoding]
         members = [self._member(sequence) for sequence, yes in zip(decoding, controlled, strict=True) if yes]
         chosen = iter(self._governor.lengths(now, members, len(decoding) - len(members)))
-        lengths = [next(chosen) if yes else self._most * allowed(sequence) for sequence, yes in zip(decoding, controlled, strict=True)]
+        lengths = [
+            next(chosen) if yes else self._most * (allowed(sequence) and sequence.has_answered)
+            for sequence, yes in zip(decoding, controlled, strict=True)
+        ]
         for sequence, length, yes in zip(decoding, lengths, controlled, strict=True):
             tally = sequence.answer.tally
             tally.draft_length = length
@@ -68,11 +71,12 @@ class SpeculationControl:
 
     def stop_rule(self, sequence: Sequence) -> StopRule | None:
         """Where its draft in this step ends early; None: at its limit."""
-        return None if self._keeps_length(sequence) else self._governor.stop_rule(self._member(sequence))
+        return None if self.keeps_length(sequence) else self._governor.stop_rule(self._member(sequence))
 
-    def _keeps_length(self, sequence: Sequence) -> bool:
+    def keeps_length(self, sequence: Sequence) -> bool:
         """A sampled answer with a seed of the client's must come out the same again, and it depends on where drafts end: a token that was
-        drafted comes from another random number than one that was not. Its K never changes."""
+        drafted comes from another random number than one that was not. Its K never changes. Its first token is never drafted, since that
+        hangs on whether the prefix cache left one row of the prompt to run or more."""
         return not sequence.request.sampling.greedy and sequence.request.sampling.seed is not None
 
     def _member(self, sequence: Sequence) -> Member:
@@ -93,7 +97,7 @@ class SpeculationControl:
             record(self._costs, "draft", round(sum(map(len, drafts)) / steps), seconds / steps)
 
     def round_done(self, sequence: Sequence, offered: int, draft: Draft, accepted: int) -> None:
-        if offered and not self._keeps_length(sequence):
+        if offered and not self.keeps_length(sequence):
             self._governor.round_done(self._member(sequence), offered, len(draft), accepted, draft.confidences)
 
     def rows_beside(self, decoding_rows: int, most: int) -> int:

@@ -13,6 +13,7 @@ from builder.decoding.params import SamplingParams
 from builder.decoding.proposers import Context, Draft, draft_model
 from builder.decoding.sampling import distribution, token_logprobs
 from builder.decoding.stopping import BINS, StopRule
+from builder.runtime import engine
 from tests.unit.runtime.harness import Bench, whole_pass
 
 torch.set_num_threads(1)
@@ -47,8 +48,10 @@ def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool, stop: Stop
     )
     bench.scheduler.control.stop_rule = lambda _sequence: stop
     for draw in range(DRAWS):
-        fields = {"seed": draw, "max_tokens": length, "temperature": sampling.temperature, "top_p": sampling.top_p}
-        bench.submit(str(draw), PROMPT, SamplingParams(**fields, repetition_penalty=sampling.repetition_penalty))  # type: ignore[arg-type]
+        fields = {"max_tokens": length, "temperature": sampling.temperature, "top_p": sampling.top_p}
+        with pytest.MonkeyPatch.context() as patch:  # a seed of the client's would keep the first token from being drafted
+            patch.setattr(engine, "fresh_seed", lambda seed=draw: seed)
+            bench.submit(str(draw), PROMPT, SamplingParams(**fields, repetition_penalty=sampling.repetition_penalty))  # type: ignore[arg-type]
     bench.run()
     answers = torch.tensor([bench.tokens(str(draw)) for draw in range(DRAWS)])
     places = torch.tensor([VOCAB**place for place in reversed(range(length))])
