@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from builder.decoding.control import State
+from builder.decoding.control import Reason, State
 from builder.drills.load import Load
 from builder.drills.repository import copy_version, replace_model
 from builder.drills.scrape import Metrics
@@ -117,6 +117,7 @@ class _Play:
         self.seconds_to_effect = fallen
         spent = self._drafts() - rounds
         self.measured |= {"rounds_to_fall_back": spent}
+        self._metrics.wait(lambda: self._reason() != "none", 2)  # the gauge is set a moment before the counter
         reason = self._reason()
         self._timeline.add(f"plain after {time.monotonic() - begun:.2f} s and {spent:.0f} rounds; reason {reason}")
         in_time = fallen < FALL_BACK_SECONDS and spent <= FALL_BACK_ROUNDS
@@ -182,7 +183,8 @@ class _Play:
         return self._metrics.value(catalogue.DRAFTS)
 
     def _reason(self) -> str:
-        """Of the falls from speculating to plain so far, the most frequent."""
-        reasons = ("low_acceptance", "load", "cost", "operator")
+        """Of the falls from speculating to plain so far, the most frequent; "none" where none was counted."""
         labels = {"from": State.SPECULATING.value, "to": State.PLAIN.value}
-        return max(reasons, key=lambda reason: self._metrics.value(catalogue.STATE_TRANSITIONS, reason=reason, **labels))
+        falls = {reason.value: self._metrics.value(catalogue.STATE_TRANSITIONS, reason=reason.value, **labels) for reason in Reason}
+        most = max(falls, key=falls.__getitem__)
+        return most if falls[most] else "none"

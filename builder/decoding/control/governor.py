@@ -40,7 +40,8 @@ class Governor:
         self._compared = False
 
     def take_transitions(self) -> list[Transition]:
-        taken, self._transitions = self._transitions, []
+        taken = list(self._transitions)
+        self._transitions.clear()  # the controllers hold this very list
         return taken
 
     def allow(self, now: float, allowed: bool) -> None:
