@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from builder.bench.lab import PLAIN, Lab, Setting
-from builder.bench.streams import Stream, ask, open_loop, percentile, run
+from builder.bench.streams import Span, ask, burst, open_loop, percentile, run, sustain
 
 LONG_PROMPT, SHARED_PREFIX = 2000, 1000  # tokens
+ROUNDS = 3  # answers of each stream, on average, while all streams run
 WARM_UP = 48  # tokens of each stream before any is timed
 WARM_STEPS = 24  # chunks a stream gets before its neighbour comes: their gaps are the undisturbed ones
 
@@ -21,7 +22,8 @@ class Load:
 
     streams: int
     setting: Setting
-    tokens_per_second: float  # of all streams together, from the first request to the last token
+    tokens_per_second: float  # of all streams together, while each that ends is replaced by the next
+    burst_tokens_per_second: float  # all asked at once and none replaced: from the first request to the last token
     gap_p50: float
     gap_p99: float
     ttft_p50: float
@@ -64,21 +66,24 @@ def measure_loads(
     blocks: int,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> list[Load]:
-    """Each level plainly and speculatively in turn, `blocks` times, after a warm-up; `prompts` are token ids, taken round and round."""
+    """Each level plainly and speculatively in turn, `blocks` times, after a warm-up; `prompts` are token ids, taken round and round.
+
+    A block is a burst and then ROUNDS answers of each stream.
+    """
     loads = []
     settings = [PLAIN] if speculative is None else [PLAIN, speculative]
     for level in levels:
         chosen = [prompts[place % len(prompts)] for place in range(level)]
+        replaced = [prompts[place % len(prompts)] for place in range(level * ROUNDS)]
         made: dict[Setting, list[Load]] = {setting: [] for setting in settings}
         engines = {setting: open_loop(lab, setting, level) for setting in settings}
         for engine in engines.values():  # the draft-length control learns what steps cost while it serves
-            run(engine, [ask(engine, prompt, min(tokens, WARM_UP)) for prompt in chosen])
+            burst(engine, chosen, min(tokens, WARM_UP))
         for block in range(blocks):
             for setting, engine in engines.items():
                 on_progress(f"{level} streams, {setting.method} ({block + 1} of {blocks})")
-                streams = [ask(engine, prompt, tokens) for prompt in chosen]
-                run(engine, streams)
-                made[setting].append(_load(setting, streams))
+                at_once = burst(engine, chosen, tokens).tokens_per_second
+                made[setting].append(_load(setting, level, at_once, sustain(engine, replaced, tokens, level)))
         loads += [_median(found) for found in made.values()]
     return loads
 
@@ -112,17 +117,17 @@ def _tokens(text: Sequence[int], start: int, length: int) -> list[int]:
     return [text[(start * 7 + place) % len(text)] for place in range(length)]
 
 
-def _load(setting: Setting, streams: Sequence[Stream]) -> Load:
-    seconds = max(stream.arrivals[-1][0] for stream in streams) - min(stream.asked for stream in streams)
-    gaps = [gap for stream in streams for gap in stream.gaps]
-    first = [stream.time_to_first_token for stream in streams]
-    stats = [stream.stats for stream in streams if stream.stats is not None]
+def _load(setting: Setting, level: int, at_once: float, span: Span) -> Load:
+    gaps = [gap for stream in span.streams for gap in stream.gaps]
+    first = [stream.time_to_first_token for stream in span.streams]
+    stats = [stream.stats for stream in span.streams if stream.stats is not None]
     rounds = sum(found.num_spec_steps for found in stats)
     drafted = sum(found.num_draft_tokens for found in stats)
     return Load(
-        streams=len(streams),
+        streams=level,
         setting=setting,
-        tokens_per_second=sum(stream.tokens for stream in streams) / seconds,
+        tokens_per_second=span.tokens_per_second,
+        burst_tokens_per_second=at_once,
         gap_p50=percentile(gaps, 0.5),
         gap_p99=percentile(gaps, 0.99),
         ttft_p50=percentile(first, 0.5),
@@ -135,5 +140,5 @@ def _median(loads: Sequence[Load]) -> Load:
     def middle(name: str) -> float:
         return float(statistics.median(getattr(load, name) for load in loads))
 
-    names = ("tokens_per_second", "gap_p50", "gap_p99", "ttft_p50", "ttft_p95", "draft_tokens")
+    names = ("tokens_per_second", "burst_tokens_per_second", "gap_p50", "gap_p99", "ttft_p50", "ttft_p95", "draft_tokens")
     return Load(loads[0].streams, loads[0].setting, *(middle(name) for name in names))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, islice, pairwise
 
 from builder.bench.lab import Lab, Setting
 from builder.decoding.params import SamplingParams
@@ -72,6 +72,49 @@ def run(engine: Engine, streams: Sequence[Stream], until: Callable[[], bool] | N
             return
     if any(stream.stats is None or not stream.arrivals for stream in streams):
         raise EngineError("a benchmark request failed before its end", mend="The log above names the cause")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Streams of which so many ran at any moment from `began` to `ended`."""
+
+    streams: Sequence[Stream]
+    began: float
+    ended: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        tokens = sum(count for stream in self.streams for at, count in stream.arrivals if at <= self.ended)
+        return tokens / (self.ended - self.began)
+
+
+def burst(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> Span:
+    """All prompts at once, up to the last token of the last."""
+    streams = [ask(engine, prompt, tokens) for prompt in prompts]
+    run(engine, streams)
+    return Span(streams, min(stream.asked for stream in streams), max(stream.arrivals[-1][0] for stream in streams))
+
+
+def sustain(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, level: int) -> Span:
+    """`level` streams at once, each that ends replaced by the next prompt, up to the first end that finds none left.
+
+    Answers of one length drift apart when drafts are kept more or less often: a burst ends with a few of them alone, these do not.
+    """
+    left = iter(prompts)
+    streams = [ask(engine, prompt, tokens) for prompt in islice(left, level)]
+    running, ended = list(streams), 0.0
+    while running:
+        engine.step()
+        for stream in [stream for stream in running if stream.stats is not None]:
+            running.remove(stream)
+            prompt = next(left, None)
+            if prompt is not None:
+                running.append(ask(engine, prompt, tokens))
+                streams.append(running[-1])
+            elif not ended:
+                ended = stream.arrivals[-1][0] if stream.arrivals else 0.0
+    run(engine, streams)
+    return Span(streams, streams[0].asked, ended)
 
 
 def _arrive(stream: Stream, output: Output) -> None:

@@ -12,7 +12,7 @@ from builder.bench.lab import PLAIN, Setting
 from builder.bench.load_report import LoadReport, PeerLoad, write_load_report
 from builder.bench.load_session import LoadOptions
 from builder.bench.report import Machine
-from builder.bench.streams import ask, open_loop, percentile, run
+from builder.bench.streams import ask, open_loop, percentile, run, sustain
 from builder.errors import SpecError
 from tests.unit.bench.conftest import make_lab
 
@@ -31,6 +31,18 @@ def test_every_stream_gets_its_whole_answer_whatever_the_batch() -> None:
     assert all(len(stream.gaps) < 19 for stream in streams), "some round brought several tokens"
 
 
+def test_a_sustained_load_replaces_each_answer_that_ends_and_is_timed_while_all_streams_run() -> None:
+    span = sustain(open_loop(make_lab(), DRAFTED, 3), [PROMPTS[place % 3] for place in range(8)], 20, 3)
+    assert [stream.tokens for stream in span.streams] == [20] * 8
+    ends = sorted(stream.arrivals[-1][0] for stream in span.streams)
+    assert span.ended == ends[5], "with the sixth end of eight, two of three streams are left"
+    asked = sorted(stream.asked for stream in span.streams)
+    assert asked[2] < ends[0] <= asked[3], "the fourth is asked when the first has ended"
+    inside = sum(count for stream in span.streams for at, count in stream.arrivals if at <= span.ended)
+    assert 6 * 20 <= inside < 8 * 20
+    assert span.tokens_per_second == inside / (span.ended - span.began)
+
+
 def test_each_level_is_measured_plainly_and_speculatively() -> None:
     loads = measure_loads(make_lab(), PROMPTS, 12, (1, 4), DRAFTED, blocks=2)
     assert [(load.streams, load.setting) for load in loads] == [(1, PLAIN), (1, DRAFTED), (4, PLAIN), (4, DRAFTED)]
@@ -46,7 +58,7 @@ def test_the_probes_fit_a_short_context() -> None:
 
 
 def load(streams: int, setting: Setting, speed: float) -> Load:
-    return Load(streams, setting, speed, 0.01, 0.02, 0.03, 0.04, float(setting.draft_tokens))
+    return Load(streams, setting, 1.1 * speed, speed, 0.01, 0.02, 0.03, 0.04, float(setting.draft_tokens))
 
 
 @pytest.fixture
@@ -57,7 +69,7 @@ def report() -> LoadReport:
 
 
 def test_ratios_name_their_base(report: LoadReport) -> None:
-    assert report.ratios(report.loads[3]) == {"over_plain": 0.95, "over_fewest": 3.8}
+    assert report.ratios(report.loads[3]) == pytest.approx({"over_plain": 0.95, "burst_over_plain": 0.95, "over_fewest": 3.8})
     document = report.to_json()
     assert [peer["ours_over_peer"] for peer in document["peers"]] == [1.25, None]
     assert document["probes"]["interference"] == pytest.approx(3.0)
