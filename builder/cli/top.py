@@ -29,7 +29,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once, over one interval, and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document; implies --once.")] = False,
 ) -> None:
-    """Show acceptance, latency, tokens by tenant, requests, KV cache and flags of a running server. Ctrl-C ends it.
+    """Show speculation, acceptance, latency, tokens by tenant, requests, KV cache and flags of a running server. Ctrl-C ends it.
 
     Example: `builder top pipelines/smollm2.yaml`
     """
@@ -63,6 +63,7 @@ def _watch(name: str, looks: Iterator[Overview]) -> None:
 
 def _table(name: str, seen: Overview) -> Table:
     table = Table(title=f"{escape(name)}, the last {seen.seconds:.1f} s", box=None, pad_edge=False, show_header=False, title_justify="left")
+    table.add_row("speculation", f"{seen.state or NOTHING}, K {_number(seen.draft_length, '{:.0f}')}")
     table.add_row("acceptance rate", _number(seen.acceptance_rate, "{:.0%}"))
     table.add_row("tokens a round", _number(seen.acceptance_length, "{:.2f}"))
     for position, share in enumerate(seen.accepted_by_position):

@@ -26,6 +26,7 @@ SHOWN = {  # attributes in a row, by the word for them
     names.DRAFT_LENGTH: "K",
     names.DRAFTED: "drafted",
     names.ACCEPTED: "accepted",
+    names.EXIT_LAYER: "left at layer",
     names.OPTIMISATION: "",
     names.COUNT: "times",
 }

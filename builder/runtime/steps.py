@@ -22,7 +22,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Round:
-    """`limit` is K. `tokens` are those won: an answer that ends takes fewer of its last round."""
+    """`limit` is K. `tokens` are those won: an answer that ends takes fewer of its last round. `left_at` is the layer of an early exit."""
 
     request_id: str
     sample: int
@@ -30,6 +30,7 @@ class Round:
     drafted: int
     accepted: int
     tokens: int
+    left_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,12 @@ def step_of(
     drafted: float,
     ended: float,
 ) -> Step:
-    """`verdicts` begin with those of the decoding sequences, in the order of `limits`; those of finished prefills follow."""
+    """`limits` are of the decoding sequences; `verdicts`, in any order, of those and of finished prefills."""
+    length = {id(sequence): limit for sequence, limit in limits}
     rounds = [
-        Round(s.request.id, s.answer.index, limit, verdict.drafted, verdict.accepted, len(verdict.token_ids))
-        for (s, limit), verdict in zip(limits, verdicts, strict=False)
+        Round(s.request.id, s.answer.index, length[id(s)], v.drafted, v.accepted, len(v.token_ids), v.left_at)
+        for v in verdicts
+        if id(s := v.sequence) in length
     ]
     prefills = [Prefill(sequence.request.id, sequence.answer.index, tokens) for sequence, tokens in chunks]
     return Step(began, drafted, ended, tuple(prefills), tuple(rounds))

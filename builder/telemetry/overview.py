@@ -18,6 +18,8 @@ class Overview:
     """Rates a second over `seconds`; None where there was nothing to take a ratio or a percentile of."""
 
     seconds: float
+    state: str | None  # now, of the control of drafts
+    draft_length: float | None  # K now; None from a server that has not told
     acceptance_rate: float | None
     acceptance_length: float | None
     accepted_by_position: tuple[float, ...]  # share of the drafts whose token at that place was accepted
@@ -47,6 +49,10 @@ def overview(older: Scrape, newer: Scrape, seconds: float, pipeline: str, slo: S
     positions = sorted(now(catalogue.ACCEPTED_PER_POSITION, "position"), key=int)
     return Overview(
         seconds=seconds,
+        state=next((name for name, on in now(catalogue.STATE, "state").items() if on), None),
+        draft_length=newer.total(catalogue.DRAFT_LENGTH.name, model=pipeline)
+        if newer.series(catalogue.DRAFT_LENGTH.name, model=pipeline)
+        else None,
         acceptance_rate=accepted / drafted if drafted else None,
         acceptance_length=1 + accepted / drafts if drafts else None,
         accepted_by_position=tuple(gained(catalogue.ACCEPTED_PER_POSITION, position=p) / drafts for p in positions) if drafts else (),

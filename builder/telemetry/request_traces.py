@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -142,6 +143,9 @@ def _outcome(traced: Traced) -> dict[str, str | int | list[str]]:
     }
     if stats:
         found[names.OPTIMISATION] = next((s.optimisation for s in stats if s.optimisation != "plain"), "plain")
+    layers = sum((Counter(s.exit_layers) for s in stats), Counter[int]())
+    if layers:
+        found[names.EXIT_LAYERS] = [f"{layer}: {tokens}" for layer, tokens in sorted(layers.items())]
     if any(output.error for output in traced.last):
         found[names.ERROR] = "engine"
     return found

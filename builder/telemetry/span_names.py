@@ -25,5 +25,7 @@ TOKENS = "tandem.tokens"  # of the prompt that was run; won by rounds
 DRAFT_LENGTH = "tandem.k"  # what the control allowed; the most of several rounds
 DRAFTED = "tandem.drafted"
 ACCEPTED = "tandem.accepted"
+EXIT_LAYER = "tandem.exit_layer"  # where a token left early; the lowest of several passes
+EXIT_LAYERS = "tandem.exit_layers"  # of the whole answer, "layers run: tokens"; only where the pipeline has early exit
 COUNT = "tandem.count"  # passes, rounds or chunks in the span
 BUSY = "tandem.busy_seconds"  # without the time between them

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import add
 
 from builder.runtime.steps import Prefill, Round, Step
 from builder.telemetry import span_names as names
@@ -29,8 +30,8 @@ class Phase:
     def merge(self, later: Phase) -> None:
         self.end, self.busy, self.count = later.end, self.busy + later.busy, self.count + later.count
         for key, value in later.values.items():
-            mine = self.values.get(key, 0)
-            self.values[key] = max(mine, value) if key == names.DRAFT_LENGTH else mine + value
+            together = {names.DRAFT_LENGTH: max, names.EXIT_LAYER: min}.get(key, add)
+            self.values[key] = together(self.values[key], value) if key in self.values else value
 
 
 class Timeline:
@@ -52,6 +53,8 @@ class Timeline:
         if found.limit:
             self._add(names.DRAFT, found.sample, step.began, step.drafted, drafted)
         decided = drafted | {names.ACCEPTED: found.accepted, names.TOKENS: found.tokens}
+        if found.left_at is not None:
+            decided[names.EXIT_LAYER] = found.left_at
         self._add(names.VERIFY, found.sample, step.drafted, step.ended, decided)
 
     def _add(self, name: str, sample: int, start: float, end: float, values: dict[str, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from builder.decoding.params import SamplingParams
 from builder.errors import EngineError
 from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.request import DecodeStats
+from builder.runtime.steps import Step
 from builder.runtime.switches import Switches
 from tests.unit.runtime.harness import Bench, plain_greedy, whole_pass
 from tests.unit.toy_runner import ToyRunner
@@ -47,6 +49,27 @@ def stats(made: Bench, name: str) -> DecodeStats:
     found = made.last(name).stats
     assert found is not None
     return found
+
+
+def test_steps_tell_the_layer_of_each_streams_own_token() -> None:
+    made, rounds = bench({2: 0.7}), defaultdict(list)
+
+    class Recorder:
+        active = True
+
+        def step_done(self, step: Step) -> None:
+            for found in step.rounds:
+                rounds[found.request_id].append(found.left_at)
+
+    made.engine.observe_steps(Recorder())
+    for name, prompt in zip("abc", PROMPTS, strict=True):
+        made.submit(name, prompt, SamplingParams(max_tokens=20))
+    made.run()
+    for name in "abc":
+        layers = Counter(LAYERS if layer is None else layer for layer in rounds[name])
+        layers[LAYERS] += 1  # the first token is the prompt's, which is no round
+        assert layers == stats(made, name).exit_layers
+    assert len({tuple(rounds[name]) for name in "abc"}) == 3, "all alike would hide a mix-up"
 
 
 def expected(prompt: list[int], count: int, thresholds: dict[int, float], max_pending: int) -> tuple[list[int], dict[int, int]]:

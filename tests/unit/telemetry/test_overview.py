@@ -17,6 +17,8 @@ def reading(rounds: int, tokens: int) -> Scrape:
         lines += [f"# TYPE tandem_spec_decode_{name} counter", f"tandem_spec_decode_{name}{{{common}}} {value}"]
     lines += ["# TYPE tandem_spec_decode_num_accepted_tokens_per_pos counter"]
     lines += [f'tandem_spec_decode_num_accepted_tokens_per_pos{{{common},position="{p}"}} {rounds // (p + 1)}' for p in range(2)]
+    lines += ["# TYPE tandem_state gauge", *(f'tandem_state{{{common},state="{s}"}} {int(s == "probing")}' for s in ("plain", "probing"))]
+    lines += ["# TYPE tandem_spec_decode_draft_length gauge", f"tandem_spec_decode_draft_length{{{common}}} 2"]
     lines += ["# TYPE tandem_requests gauge", f'tandem_requests{{{common},state="running"}} 3']
     return parse("\n".join(lines) + "\n")
 
@@ -27,6 +29,12 @@ def test_rates_are_those_between_two_scrapes() -> None:
     assert (seen.output_tokens, seen.requests) == ({"search": 50.0}, {"running": 3.0})
     assert seen.p95 == {"ttft_p95": None, "inter_token_p95": None, "e2e_p95": None}
     assert seen.objectives["e2e_p95"] == 10.0
+    assert (seen.state, seen.draft_length) == ("probing", 2)
+
+
+def test_a_server_that_tells_no_state_has_none() -> None:
+    empty = parse("")
+    assert (overview(empty, empty, 2.0, "p", Slo()).state, overview(empty, empty, 2.0, "p", Slo()).draft_length) == (None, None)
 
 
 def test_without_drafts_there_is_no_acceptance() -> None:

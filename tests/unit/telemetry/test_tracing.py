@@ -96,6 +96,17 @@ def test_a_long_answer_has_no_more_spans_than_a_bound_and_loses_no_round(traces:
         assert seconds(found[-1]) > found[-1].attributes[names.BUSY]
 
 
+def test_a_trace_says_where_tokens_left_early(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
+    traces.begin(request(), PARENT, None)
+    for number, layer in enumerate([None] * MOST_PHASES + [25, None, 20, 25]):
+        traces.timelines.step_done(step(200.0 + number, Round("r", 0, limit=0, drafted=0, accepted=0, tokens=1, left_at=layer)))
+    traces.note(last(stats=DecodeStats("early_exit", 0, 0, 0, exit_layers={25: 2, 20: 1, 30: 17})))
+    traces.flush()
+    *phases, root = exporter.get_finished_spans()
+    assert [span.attributes.get(names.EXIT_LAYER) for span in phases if span.name == names.VERIFY] == [None] * (MOST_PHASES - 1) + [20]
+    assert root.attributes[names.EXIT_LAYERS] == ("20: 1", "25: 2", "30: 17")
+
+
 def test_a_trace_ends_with_the_last_of_several_answers(traces: RequestTraces, exporter: InMemorySpanExporter) -> None:
     traces.begin(request(n=2), PARENT, None)
     traces.note(last(1))
