@@ -10,6 +10,8 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PEERS_VENV ?= .venv-peers
 PEERS_INSTALLED := $(PEERS_VENV)/.installed
+VLLM_VENV ?= .venv-vllm
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
 TRTLLM_VENV ?= .venv-trtllm
 TRTLLM_INSTALLED := $(TRTLLM_VENV)/.installed
 FOCUS_VENV ?= .venv-focus
@@ -39,13 +41,18 @@ stack: setup ## build the demo pipeline, then run server, exporter and Prometheu
 	@$(BUILDER) build $(PIPELINE)
 	@$(BUILDER) stack $(PIPELINE)
 
-peers: $(PEERS_INSTALLED) ## install the engines we compare with into an environment of their own (compiles llama.cpp: ten minutes)
+peers: $(PEERS_INSTALLED) $(VLLM_INSTALLED) ## install the engines we compare with into two environments of their own (compiles llama.cpp: ten minutes; vLLM: 3.5 GB)
 
 $(PEERS_INSTALLED): $(INSTALLED) $(PEERS_PINS)
 	@$(PYTHON) -m venv $(PEERS_VENV)
 	@CMAKE_BUILD_PARALLEL_LEVEL=2 CMAKE_ARGS="-DGGML_NATIVE=ON -DMTMD_BUILD=OFF" \
 		nice $(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(word 2,$^)
 	@$(PEERS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --requirement $(word 3,$^)
+	@touch $@
+
+$(VLLM_INSTALLED): $(INSTALLED) loadtest/peers/requirements-vllm.txt
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(word 2,$^)
 	@touch $@
 
 trtllm: $(TRTLLM_INSTALLED) ## install modelopt into an environment of its own, for TensorRT-LLM checkpoints (4 minutes, 1.3 GB)

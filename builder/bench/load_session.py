@@ -12,7 +12,7 @@ from pathlib import Path
 from builder.bench.concurrency import measure_loads, measure_probes
 from builder.bench.lab import Lab, Setting
 from builder.bench.load_report import LoadReport, PeerLoad
-from builder.bench.peers import LIMIT_SECONDS, PYTHON, ROOT, require_peers
+from builder.bench.peers import LIMIT_SECONDS, PYTHON, ROOT, VLLM_PYTHON, require_peers
 from builder.bench.prompts import Prompt, kinds, select
 from builder.bench.report import Machine
 from builder.errors import EngineError, SpecError
@@ -23,7 +23,7 @@ from builder.weights.source import resolve
 
 MOST_STREAMS = 256
 PEER_STREAMS = (4, 8, 16)
-PEERS = ("openvino", "llama.cpp")
+PEERS = {"openvino": PYTHON, "llama.cpp": PYTHON, "vllm": VLLM_PYTHON}
 SCRIPT = ROOT / "loadtest" / "peers" / "streams.py"
 
 
@@ -52,7 +52,7 @@ def run_load(
     """Raises SpecError for options out of range, EngineError when the version or a peer fails, CheckError when peers are not installed."""
     options.check()
     if options.peers:
-        require_peers()
+        require_peers(*PEERS.values())
     spec = read_spec(version.decode_folder)
     on_progress("loading the engines")
     lab = Lab.open(version.decode_folder, spec)
@@ -79,7 +79,7 @@ def _peer(lab: Lab, peer: str, model: Path, prompts: Sequence[Prompt], tokens: i
         asked.write_text(json.dumps(texts), encoding="utf-8")
         levels = ",".join(map(str, PEER_STREAMS))
         options = {"--peer": peer, "--model": model, "--prompts": asked, "--tokens": tokens, "--streams": levels, "--out": out}
-        command = [str(PYTHON), str(SCRIPT), *(str(part) for option in options.items() for part in option)]
+        command = [str(PEERS[peer]), str(SCRIPT), *(str(part) for option in options.items() for part in option)]
         try:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=LIMIT_SECONDS)
             entries = json.loads(out.read_text(encoding="utf-8"))

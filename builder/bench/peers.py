@@ -17,6 +17,7 @@ from builder.errors import CheckError, EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"  # of the peer with many streams only
 SCRIPT = ROOT / "loadtest" / "peers" / "run.py"
 NAMES = ("llama.cpp", "openvino", "transformers")
 LIMIT_SECONDS = 3600
@@ -51,9 +52,9 @@ class Peer:
         return self.detail | head | {"ours_tok_s": self.ours, "ours_mode": self.ours_mode, "ours_over_peer": self.ours_over_peer}
 
 
-def require_peers() -> None:
-    """CheckError when the peers' environment is not made."""
-    for path in (PYTHON, SCRIPT):
+def require_peers(*pythons: Path) -> None:
+    """CheckError when an environment of the peers is not made."""
+    for path in (*pythons, SCRIPT):
         if not path.exists():
             raise CheckError("the peers are not installed", where=str(path.relative_to(ROOT)), mend="Run `make peers` in a checkout first")
 
@@ -70,7 +71,7 @@ def measure_peers(
 
     Raises CheckError when the peers are not installed, EngineError when their run fails. A peer that cannot run in a mode is left out.
     """
-    require_peers()
+    require_peers(PYTHON)
     before = our_speeds(lab, best, prompts, tokens)
     rows = []
     for name in NAMES:

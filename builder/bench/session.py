@@ -11,7 +11,7 @@ from builder.bench.calibration import median_costs
 from builder.bench.early_exit import measure_exits
 from builder.bench.identity import check_batches
 from builder.bench.lab import EARLY_EXIT, PLAIN, Lab, Setting
-from builder.bench.peers import Peer, measure_peers, require_peers
+from builder.bench.peers import PYTHON, Peer, measure_peers, require_peers
 from builder.bench.prompts import Prompt, kinds, select
 from builder.bench.report import Machine, Report
 from builder.bench.roofline import measure_rooflines
@@ -65,7 +65,7 @@ def run_bench(loaded: LoadedPipeline, version: Version, options: Options, on_pro
     CheckError when peers are wanted but not installed.
     """
     if options.peers:
-        require_peers()
+        require_peers(PYTHON)
     folder = version.decode_folder
     spec = read_spec(folder)  # as built, whatever the file says by now
     prompts, tokens = options.prompts(), options.answer_tokens

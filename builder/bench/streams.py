@@ -57,10 +57,10 @@ def open_loop(lab: Lab, setting: Setting, streams: int, *, prefix_caching: bool 
     return Engine(parts.target, draft, settings, eos_token_ids=parts.eos_token_ids)
 
 
-def ask(engine: Engine, prompt: Sequence[int], tokens: int) -> Stream:
-    """Queue a greedy answer of exactly `tokens` tokens; `run` brings it."""
+def ask(engine: Engine, prompt: Sequence[int], answer: int | SamplingParams) -> Stream:
+    """Queue an answer, a greedy one of exactly so many tokens where only that is said; `run` brings it."""
     stream = Stream(time.perf_counter())
-    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=answer, ignore_eos=True) if isinstance(answer, int) else answer
     engine.submit(Request(f"stream-{next(_NAMES)}", tuple(prompt), sampling), partial(_arrive, stream))
     return stream
 

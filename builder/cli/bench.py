@@ -44,6 +44,10 @@ def bench(
     placement: Annotated[
         bool, typer.Option("--placement", help="Measure the draft on each device there is instead, with the version's own K.")
     ] = False,
+    changing: Annotated[
+        float | None,
+        typer.Option(min=1, max=3600, help="Measure traffic that changes every so many seconds instead: adaptive K, each fixed K."),
+    ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure the other engines of loadtest/peers.")] = False,
     repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
@@ -53,11 +57,16 @@ def bench(
 
     With many streams at once: `builder bench pipelines/smollm2.yaml --concurrency 1,4,16`
 
+    Whether adaptive K keeps up with changing traffic: `builder bench pipelines/smollm2.yaml --changing 30`
+
     Where the draft should run: `builder bench pipelines/smollm2.yaml --placement --json`
     """
     loaded = load_pipeline(pipeline)
     if placement:
         _bench_placement(loaded, tokens, classes, quick, repository, json)
+        return
+    if changing is not None:
+        _bench_changing(loaded, changing, tokens, repository, json)
         return
     if concurrency is not None:
         _bench_streams(loaded, concurrency, tokens, classes, quick, peers, repository, report, json)
@@ -139,6 +148,23 @@ def _bench_placement(loaded: LoadedPipeline, tokens: int, classes: str | None, q
         return
     _print_tables([made.table()])
     out.print(f"Put the draft on {made.recommended}." if made.recommended else "Drafts pay on none of these: decode plainly.")
+
+
+def _bench_changing(loaded: LoadedPipeline, seconds: float, tokens: int, repository: Path, json: bool) -> None:
+    from builder.bench.changing import measure_changing
+    from builder.build import build_pipeline
+    from builder.repository.live import serving_version
+
+    signal.signal(signal.SIGTERM, _leave)
+    with err.status("building") as status:
+        say = status.update if err.is_terminal else err.print
+        build_pipeline(loaded.path, repository)
+        made = measure_changing(serving_version(repository, loaded.spec.metadata.name), seconds, tokens, say)
+    if json:
+        print_json(made.to_json())
+        return
+    _print_tables([made.table()])
+    out.print(f"Adaptive K makes {made.over_best_fixed:.2f} of the best fixed K in hindsight, {made.best_fixed.name}.")
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

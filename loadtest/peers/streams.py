@@ -1,6 +1,6 @@
-"""Total speed of another engine with many streams at once: OpenVINO GenAI's continuous batching, llama.cpp's batches of sequences.
+"""Total speed of another engine with many streams at once: continuous batching of OpenVINO GenAI and of vLLM, llama.cpp's batches.
 
-usage: .venv-peers/bin/python loadtest/peers/streams.py --peer openvino --model MODEL.gguf --prompts PROMPTS.json \\
+usage (vllm: .venv-vllm): .venv-peers/bin/python loadtest/peers/streams.py --peer openvino --model MODEL.gguf --prompts PROMPTS.json \\
            --tokens 128 --streams 4,8,16 --out STREAMS.json
 """
 
@@ -28,6 +28,7 @@ from loadtest.peers.prompts import read_prompts  # noqa: E402
 PEERS = {
     "openvino": "loadtest.peers.openvino_streams:OpenVinoStreams",
     "llama.cpp": "loadtest.peers.llama_cpp_streams:LlamaCppStreams",
+    "vllm": "loadtest.peers.vllm_streams:VllmStreams",
 }
 
 
