@@ -117,8 +117,8 @@ class _Play:
         self.seconds_to_effect = fallen
         spent = self._drafts() - rounds
         self.measured |= {"rounds_to_fall_back": spent}
-        self._metrics.wait(lambda: self._reason() != "none", 2)  # the gauge is set a moment before the counter
-        reason = self._reason()
+        self._metrics.wait(lambda: fall_back_reason(self._metrics) != "none", 2)  # the gauge is set a moment before the counter
+        reason = fall_back_reason(self._metrics)
         self._timeline.add(f"plain after {time.monotonic() - begun:.2f} s and {spent:.0f} rounds; reason {reason}")
         in_time = fallen < FALL_BACK_SECONDS and spent <= FALL_BACK_ROUNDS
         found = f"{fallen:.2f} s and {spent:.0f} rounds, limits {FALL_BACK_SECONDS:.0f} s and {FALL_BACK_ROUNDS}"
@@ -182,9 +182,10 @@ class _Play:
     def _drafts(self) -> float:
         return self._metrics.value(catalogue.DRAFTS)
 
-    def _reason(self) -> str:
-        """Of the falls from speculating to plain so far, the most frequent; "none" where none was counted."""
-        labels = {"from": State.SPECULATING.value, "to": State.PLAIN.value}
-        falls = {reason.value: self._metrics.value(catalogue.STATE_TRANSITIONS, reason=reason.value, **labels) for reason in Reason}
-        most = max(falls, key=falls.__getitem__)
-        return most if falls[most] else "none"
+
+def fall_back_reason(metrics: Metrics) -> str:
+    """Of the falls from speculating to plain so far, the most frequent reason; "none" where none was counted."""
+    labels = {"from": State.SPECULATING.value, "to": State.PLAIN.value}
+    falls = {reason.value: metrics.value(catalogue.STATE_TRANSITIONS, reason=reason.value, **labels) for reason in Reason}
+    most = max(falls, key=falls.__getitem__)
+    return most if falls[most] else "none"
