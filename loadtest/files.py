@@ -10,7 +10,7 @@ from markupsafe import Markup
 from builder.bench.report_folder import save
 from loadtest.plots import plots
 from loadtest.report import Report
-from loadtest.tables import NOTE, check_rows, measure_rows, tenant_rows
+from loadtest.tables import NOTE, check_rows, measure_rows, server_rows, tenant_rows
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -29,5 +29,6 @@ def render(report: Report) -> str:
         measures=measure_rows(report),
         checks=check_rows(report),
         tenants=tenant_rows(report),
+        told=server_rows(report),
         note=NOTE,
     )

@@ -12,6 +12,7 @@ from builder.spec.slo import Slo
 from loadtest.counts import client_counts, outcome_counts
 from loadtest.plan import Plan
 from loadtest.sample import Sample
+from loadtest.server_p95 import ServerP95
 from loadtest.summary import Arm, Check, checks, ratio, tokens_per_second
 from loadtest.timetable import PLAIN
 
@@ -28,6 +29,7 @@ class Report:
     label: Callable[[str], str]
     since: datetime
     until: datetime
+    server_p95: tuple[ServerP95, ...] = ()  # empty where the server's metrics are out of reach
 
     @cached_property
     def arms(self) -> dict[str, Arm]:
@@ -67,6 +69,7 @@ class Report:
             "arms": {name: arm.to_json() for name, arm in self.arms.items()},
             "ratio": self.ratio,
             "slo": {"passed": self.passed, "arm": self.served.name, "checks": [check.to_json() for check in self.checks]},
+            "server_p95": [found.to_json() for found in self.server_p95],
             "counts": {**outcome_counts(self.samples), **self.clients},
             "errors": self.errors(),
             "blocks": [

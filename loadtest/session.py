@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from builder.serve import lifeline
 from builder.serve.ports import free_ports
 from builder.serve.triton import Triton, model_ready
 from builder.spec.load import LoadedPipeline
+from builder.telemetry.scrape import Scrape, scrape
 from loadtest.ask import Target
 from loadtest.plan import Plan
 from loadtest.report import Report
 from loadtest.sample import read
+from loadtest.server_p95 import FLUSHED, compare
 from loadtest.timetable import blocks
 from loadtest.workload import load_workload
 
@@ -59,8 +62,8 @@ def run_loadtest(
     name = loaded.spec.metadata.name
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        http, grpc = stack.enter_context(serving(name, repository, options, folder, on_progress))
-        target = Target(http, grpc, name, options.raw)
+        at = stack.enter_context(serving(loaded, repository, options, folder, on_progress))
+        target = Target(at.http, at.grpc, name, options.raw)
         plan = Plan(
             workload,
             target,
@@ -71,28 +74,51 @@ def run_loadtest(
             options.live_port,
             options.seed,
         )
-        since = datetime.now(UTC)
+        since, before = datetime.now(UTC), metrics_of(at)
         run_clients(plan, folder, on_progress)
         until = datetime.now(UTC)
+        time.sleep(FLUSHED)
+        after = metrics_of(at)
     samples = tuple(read(folder / "samples.jsonl"))
-    return Report(name, options.workload, plan, samples, loaded.spec.slo, loaded.spec.chargeback.label, since, until)
+    told = compare(before, after, name, samples) if before and after else ()
+    return Report(name, options.workload, plan, samples, loaded.spec.slo, loaded.spec.chargeback.label, since, until, told)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """host:port each."""
+
+    http: str
+    grpc: str
+    metrics: str
+
+
+def metrics_of(at: Addresses) -> Scrape | None:
+    """None where the metrics are out of reach, as those of a server on another machine may be."""
+    try:
+        return scrape(f"http://{at.metrics}/metrics")
+    except ServeError:
+        return None
 
 
 @contextmanager
-def serving(name: str, repository: Path, options: Options, folder: Path, on_progress: Callable[[str], None]) -> Iterator[tuple[str, str]]:
-    """HTTP and gRPC address of the running server, or of one started on free ports, whose log goes to `folder`."""
+def serving(
+    loaded: LoadedPipeline, repository: Path, options: Options, folder: Path, on_progress: Callable[[str], None]
+) -> Iterator[Addresses]:
+    """The running server, or one started on free ports, whose log goes to `folder`."""
+    name = loaded.spec.metadata.name
     if options.url is not None:
         host, _, port = options.url.removeprefix("http://").rstrip("/").rpartition(":")
         if not host or not port.isdigit():
             raise SpecError(f"{options.url} is no host:port", where="--url", mend="Write it as 127.0.0.1:8000")
         if not model_ready(host, int(port), name):
             raise ServeError(f"does not serve {name}", where=options.url, mend="Start it with `builder serve`, or leave --url out")
-        yield f"{host}:{port}", options.grpc_url or f"{host}:{int(port) + 1}"
+        yield Addresses(f"{host}:{port}", options.grpc_url or f"{host}:{int(port) + 1}", f"{host}:{loaded.spec.serving.metrics_port}")
         return
     on_progress("starting Triton")
     ports = free_ports(LOOPBACK)
     with (folder / "server.log").open("w", encoding="utf-8") as log, Triton(repository, name, ports, host=LOOPBACK, log=log):
-        yield f"{LOOPBACK}:{ports['http']}", f"{LOOPBACK}:{ports['grpc']}"
+        yield Addresses(*(f"{LOOPBACK}:{ports[name]}" for name in ("http", "grpc", "metrics")))
 
 
 def run_clients(plan: Plan, folder: Path, on_progress: Callable[[str], None] = lambda _: None) -> None:

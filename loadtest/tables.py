@@ -43,6 +43,15 @@ def check_rows(report: Report) -> list[tuple[str, str, str, str]]:
     return rows
 
 
+def server_rows(report: Report) -> list[tuple[str, str, str, str]]:
+    """A p95, as the clients saw it and as the server's histograms tell it, and whether a histogram could tell it better."""
+    rows = []
+    for found in report.server_p95:
+        verdict = "within one bucket" if found.agrees else f"{found.buckets_apart} buckets apart"
+        rows.append((found.name, f"{found.client * 1e3:.0f} ms", f"{found.server * 1e3:.0f} ms", verdict))
+    return rows
+
+
 def tenant_rows(report: Report) -> list[tuple[str, ...]]:
     tenants = report.clients["tenants"]
     return [(name, *(str(used[key]) for key in ("requests", "input", "cached_input", "output"))) for name, used in tenants.items()]

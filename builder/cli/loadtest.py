@@ -61,7 +61,7 @@ def loadtest(
 
 
 def _show(made: Report) -> None:
-    from loadtest.tables import NOTE, check_rows, measure_rows
+    from loadtest.tables import NOTE, check_rows, measure_rows, server_rows
 
     table = Table("", *made.arms, box=None, pad_edge=False)
     for column in table.columns[1:]:
@@ -74,5 +74,7 @@ def _show(made: Report) -> None:
         out.print(f"Speculative decoding gave {made.ratio:.2f}x the tokens per second of plain decoding, median over pairs of blocks.")
     for verdict, name, measured, limit in check_rows(made):
         out.print(f"[{'green' if verdict == 'kept' else 'bold red'}]{verdict}[/] {name}: {measured}, promised {limit}")
+    for name, client, server, verdict in server_rows(made):
+        out.print(f"{name} of all clients {client}, in the server's histograms {server}: {verdict}")
     for text, number in made.errors().items():
         out.print(f"{number} times: {text}", markup=False)

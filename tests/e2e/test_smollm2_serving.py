@@ -165,3 +165,10 @@ def test_an_interrupted_build_leaves_no_version_and_the_next_one_succeeds(folder
     assert process.returncode == 130 and "Traceback" not in log
     assert not list((folder / "cache").glob(".*"))
     assert not list(repository.glob("*/1"))
+
+
+@pytest.mark.slow
+def test_the_p95_of_the_histograms_is_within_one_bucket_of_the_clients_exact_one(folder: Path, ports: dict[str, int]) -> None:
+    load = ["--workload", "chat", "--users", "4", "--minutes", "1", "--url", f"127.0.0.1:{ports['http']}", "--json"]
+    found = builder(folder, "loadtest", "smollm2.yaml", *load, "--grpc-url", f"127.0.0.1:{ports['grpc']}")["server_p95"]
+    assert [(measure["name"], measure["agrees"]) for measure in found] == [("ttft_p95", True), ("e2e_p95", True)], found

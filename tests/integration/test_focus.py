@@ -52,4 +52,4 @@ def test_the_validator_accepts_the_focus_file_of_a_real_ledger(tiny_server: Trit
     assert passed > 250
 
     file.write_text(file.read_text().replace("Usage-Based", "Sometimes"))
-    assert "ChargeFrequency-C-004-M" in validate(file)[1] - {EITHER_OR}
+    assert {rule.split("-")[0] for rule in validate(file)[1] - {EITHER_OR}} == {"ChargeFrequency"}

@@ -12,6 +12,7 @@ from loadtest.files import render
 from loadtest.live import LiveMetrics
 from loadtest.plan import Plan
 from loadtest.report import Report
+from loadtest.server_p95 import ServerP95
 from loadtest.timetable import PLAIN, SPECULATIVE, blocks
 from loadtest.workload import Workload
 from tests.unit.loadtest.test_summary import NOON, sample
@@ -44,6 +45,14 @@ def test_the_page_stands_alone_and_escapes_what_servers_say() -> None:
     assert page.count("<svg") == 5
     assert "&lt;b&gt;gone&lt;/b&gt;" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_servers_p95_stands_beside_the_clients() -> None:
+    told = replace(REPORT, server_p95=(ServerP95("ttft_p95", 0.05, 0.03, 1), ServerP95("e2e_p95", 2.0, 0.5, 3)))
+    assert [found["agrees"] for found in told.to_json()["server_p95"]] == [True, False]
+    page = render(told)
+    assert "within one bucket" in page and "3 buckets apart" in page
+    assert "histograms" not in render(REPORT)
 
 
 def test_a_report_without_any_answer_can_still_be_written() -> None:

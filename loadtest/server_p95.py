@@ -1,0 +1,64 @@
+"""The p95 that the server's histograms tell of a load, beside the exact one of its clients."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from builder.telemetry.catalogue import FIRST_TOKEN, REQUEST_LATENCY, Metric
+from builder.telemetry.quantile import difference, quantile
+from builder.telemetry.scrape import Scrape
+from builder.telemetry.slo import P95
+from loadtest.sample import Sample
+
+MOST_APART = 1  # buckets: a histogram knows no more
+FLUSHED = 1.0  # seconds after which the metrics hold all of a load; they are flushed four times a second
+
+
+def first_token(sample: Sample) -> float | None:
+    return None if sample.first is None else sample.first - sample.started
+
+
+def end_to_end(sample: Sample) -> float | None:
+    return sample.last - sample.started if sample.complete else None
+
+
+# Inter-token latency is left out: the histogram has one observation a chunk, a sample one mean an answer.
+MEASURES: dict[str, tuple[Metric, Callable[[Sample], float | None]]] = {
+    "ttft_p95": (FIRST_TOKEN, first_token),
+    "e2e_p95": (REQUEST_LATENCY, end_to_end),
+}
+
+
+@dataclass(frozen=True)
+class ServerP95:
+    """Seconds. The client's counts from sending the request, the server's from its arrival at the decode model."""
+
+    name: str
+    client: float
+    server: float
+    buckets_apart: int
+
+    @property
+    def agrees(self) -> bool:
+        return self.buckets_apart <= MOST_APART
+
+    def to_json(self) -> dict[str, Any]:
+        times = {"client_ms": self.client * 1e3, "server_ms": self.server * 1e3}
+        return {"name": self.name, **times, "buckets_apart": self.buckets_apart, "agrees": self.agrees}
+
+
+def compare(before: Scrape, after: Scrape, pipeline: str, samples: Sequence[Sample]) -> tuple[ServerP95, ...]:
+    """Of all samples, the warm-up too, as the server saw them; a measure that nobody observed is left out."""
+    found = []
+    for name, (metric, measure) in MEASURES.items():
+        seen = [value for value in map(measure, samples) if value is not None]
+        told = quantile(P95, difference(*(page.buckets(metric.name, model=pipeline) for page in (after, before))))
+        if len(seen) > 1 and told is not None:
+            exact = statistics.quantiles(seen, n=20, method="inclusive")[-1]
+            apart = abs(bisect.bisect_left(metric.buckets, exact) - bisect.bisect_left(metric.buckets, told))
+            found.append(ServerP95(name, exact, told, apart))
+    return tuple(found)
