@@ -53,6 +53,8 @@ $(PEERS_INSTALLED): $(INSTALLED) $(PEERS_PINS)
 $(VLLM_INSTALLED): $(INSTALLED) loadtest/peers/requirements-vllm.txt
 	@$(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --requirement $(word 2,$^)
+	@# built against the CUDA torch: with one of them there, vLLM's own import ends in an error
+	@$(VLLM_VENV)/bin/python -m pip --quiet uninstall --yes torchaudio torchcodec torchvision
 	@touch $@
 
 trtllm: $(TRTLLM_INSTALLED) ## install modelopt into an environment of its own, for TensorRT-LLM checkpoints (4 minutes, 1.3 GB)
