@@ -114,7 +114,7 @@ def make_calibration(heads: Path, folder: Path, recipe: HeadsRecipe, target: Pat
             link_tree(heads / str(layer), folder / str(layer))
     training = json.loads((heads / TRAINING_FILE).read_text(encoding="utf-8"))
     document = {**found.to_json(), "draft": draft, "training": training}
-    (folder / CALIBRATION_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (folder / CALIBRATION_FILE).write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_states(

@@ -77,6 +77,8 @@ class Calibration:
         fields = {
             name: value for name, value in asdict(self).items() if name not in ("layers", "thresholds", "before", "after", "separation")
         }
+        if self.choice is not None:
+            fields["choice"] |= {"thresholds": self.thresholds}  # JSON has no infinity
         rows = zip(self.layers, self.thresholds, self.before, self.after, self.held_out.shares, strict=True)
         layers = [
             {

@@ -12,7 +12,7 @@ from builder.exits.guarantee import Bound
 from builder.spec.early_exit import Calibration
 
 FORMAT = 2  # raise when the method changes: older heads are then made again
-THRESHOLDS = 3  # the same for thresholds: older ones are then tested again
+THRESHOLDS = 4  # the same for thresholds: older ones are then tested again
 
 
 @dataclass(frozen=True)

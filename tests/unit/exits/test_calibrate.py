@@ -237,7 +237,7 @@ def test_the_command_prints_one_document_and_writes_the_report(
     arguments = ["calibrate", str(place), "--answers", "60", "--report", str(tmp_path / "report")]
     shown = CliRunner().invoke(app, [*arguments, "--json"])
     assert shown.exit_code == 0, shown.output
-    document = json.loads(shown.stdout)
+    document = json.loads(shown.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert document["cached"] and document["layers"] == found["layers"]
     assert json.loads((tmp_path / "report/report.json").read_text())["guarantee"] == found["guarantee"]
     page = (tmp_path / "report/report.html").read_text()
