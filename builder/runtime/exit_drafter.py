@@ -27,9 +27,8 @@ class ExitDrafter:
         self._greedy = target if isinstance(target, GreedyRunner) else None
         self._point = point
         self._tables = torch.empty(0)
-        self._states: dict[
-            int, list[Tensor]
-        ] = {}  # by place of a sequence: of its last token and the drafted ones, after the exit's layers
+        # by place of a sequence: what the exit's layers made of its last token and of the drafted ones, in pieces [rows, hidden_size]
+        self._states: dict[int, list[Tensor]] = {}
 
     def open(self, sequences: Items[Sequence]) -> None:
         """Start a round; Context.index points into `sequences`, whose blocks hold all drafted positions already."""
@@ -44,7 +43,7 @@ class ExitDrafter:
         tokens, states = self._greedy.draft_to_exit(rows, limits, self._point)
         lengths = (tokens >= 0).sum(-1).tolist()
         for place, (context, length) in enumerate(zip(contexts, lengths, strict=True)):
-            self._states[context.index] = list(states[: length + 1, place])
+            self._states[context.index] = [states[: length + 1, place]]
         return [Draft(ids[:length]) for ids, length in zip(tokens.tolist(), lengths, strict=True)]
 
     def begin(self, contexts: Items[Context]) -> tuple[list[Context], Tensor]:
@@ -59,7 +58,7 @@ class ExitDrafter:
         ]
         rows, _ = ragged(parts, self._tables)
         hidden = self._target.layers(self._target.embed(rows), rows, 0, self._point.layer)
-        for context, state in zip(contexts, hidden, strict=True):
+        for context, state in zip(contexts, hidden.split(1), strict=True):
             self._states.setdefault(context.index, []).append(state)
         logits, chance = self._point.head.speak(hidden)
         sure = [place for place, c in enumerate(chance.tolist()) if c > 0 and c >= self._point.threshold]
@@ -77,14 +76,14 @@ class ExitDrafter:
         first = 0
         for place, count in enumerate(groups):
             own = states.get(place, [])
-            known += range(first, first + len(own))
+            known += range(first, first + sum(map(len, own)))
             kept += own
             first += count
+        if len(known) == len(rows.token_ids):
+            return self._target.layers(torch.cat(kept) if len(kept) > 1 else kept[0].contiguous(), rows, layer, depth)
         fresh = sorted(set(range(len(rows.token_ids))).difference(known))
-        if not fresh:
-            return self._target.layers(torch.stack(kept), rows, layer, depth)
         behind = Rows(rows.token_ids[fresh], rows.positions[fresh], rows.sequence[fresh], rows.block_tables)
         caught_up = self._target.layers(self._target.embed(behind), behind, 0, layer)
         hidden = caught_up.new_empty(len(rows.token_ids), caught_up.shape[1])
-        hidden[known], hidden[fresh] = torch.stack(kept), caught_up
+        hidden[known], hidden[fresh] = torch.cat(kept), caught_up
         return self._target.layers(hidden, rows, layer, depth)
