@@ -75,7 +75,7 @@ def calibrate_pipeline(
     heads = cached_folder(
         cache, recipe.folder_name, lambda folder: make_heads(folder, recipe, parts, spec, work, progress, limits=limits, clock=clock)
     )
-    folder = cached_folder(cache, name, partial(make_calibration, heads, recipe=recipe, depth=depth, bound=bound))
+    folder = cached_folder(cache, name, partial(make_calibration, heads, recipe=recipe, target=parts.target, bound=bound))
     found = read_calibration_file(folder)
     fits = made_for(spec, prints["target_weights"], prints["tokenizer"], depth)
     bounded = any(entry["threshold"] is not None for entry in found["layers"])

@@ -62,7 +62,7 @@ class Costs:
 def calibrate(lab: Lab, draft_tokens: int) -> Costs:
     """Costs for one K, from a few plain steps and a few rounds. Takes about a third of a second with the demo model."""
     ids = lab.fit(lab.parts.tokenizer.encode(TEXT, add_special_tokens=True), PLAIN_TOKENS + ROUNDS * (draft_tokens + 1))
-    method = "draft_model" if lab.parts.draft is not None else "ngram"
+    method = "early_exit" if lab.parts.draft_exit is not None else "draft_model" if lab.parts.draft is not None else "ngram"
     rounds = lab.answer(Setting(draft_tokens, method), ids, 1 + ROUNDS * (draft_tokens + 1)).steps
     plain = lab.answer(PLAIN, ids, 1 + PLAIN_TOKENS).steps
     full = [step for step in rounds if step.drafted == draft_tokens] or plain  # no match to draft from: then a round is a plain step

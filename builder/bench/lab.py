@@ -21,7 +21,7 @@ from builder.spec.pipeline import PipelineSpec
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """One way to decode. `draft_tokens` is K; 0 with proposer "none" is plain decoding, and with "early_exit" that."""
+    """One way to decode. `draft_tokens` is K; 0 with proposer "none" is plain decoding, with "early_exit" tokens that leave there."""
 
     draft_tokens: int
     method: str  # a proposer's name
@@ -52,6 +52,8 @@ class Lab:
     @property
     def methods(self) -> tuple[str, ...]:
         """Proposers that this version can use."""
+        if self.parts.draft_exit is not None:
+            return ("ngram", "early_exit")
         return ("draft_model", "ngram", "hybrid") if self.parts.draft is not None else ("ngram",)
 
     def answer(self, setting: Setting, prompt_ids: Sequence[int], tokens: int) -> Answer:
@@ -87,9 +89,11 @@ class Lab:
                 adaptive=False,  # what is measured is one K
                 prefix_caching=False,
             )
-            target = timed(parts.target, self.target_passes)
+            target = timed(parts.target, self.target_passes, self.draft_passes)
             exits = parts.exits if setting == EARLY_EXIT else None
-            engine = Engine(target, draft, settings, eos_token_ids=parts.eos_token_ids, observer=log, exits=exits)
+            engine = Engine(
+                target, draft, settings, eos_token_ids=parts.eos_token_ids, observer=log, exits=exits, draft_exit=parts.draft_exit
+            )
             self._loops[setting] = engine, log
         return self._loops[setting]
 

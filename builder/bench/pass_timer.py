@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from builder.decoding.stopping import StopRule
+from builder.runtime.exits import ExitPoint
 from builder.runtime.runner import GreedyRunner, Rows, Runner
 from builder.weights.config import ModelConfig
 
@@ -65,11 +67,12 @@ class TimedRunner:
 
 
 class TimedGreedyRunner(TimedRunner):
-    """The same over a GreedyRunner."""
+    """The same over a GreedyRunner. `exit_drafts` is told of the passes that draft by the runner's own first layers."""
 
-    def __init__(self, runner: GreedyRunner, timer: PassTimer) -> None:
+    def __init__(self, runner: GreedyRunner, timer: PassTimer, exit_drafts: PassTimer) -> None:
         super().__init__(runner, timer)
         self._greedy = runner
+        self._exit_drafts = exit_drafts
 
     def greedy(self, hidden: torch.Tensor) -> list[int]:
         began = time.perf_counter()
@@ -88,6 +91,26 @@ class TimedGreedyRunner(TimedRunner):
             self._timer.add(share)
         return drafted, confidences
 
+    def to_exit(
+        self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
+    ) -> tuple[int, list[int], list[float]]:
+        began = time.perf_counter()
+        found = self._greedy.to_exit(hidden, rows, start, stop, asked, points)
+        self._timer.add(time.perf_counter() - began)
+        return found
 
-def timed(runner: Runner, timer: PassTimer) -> TimedRunner:
-    return TimedGreedyRunner(runner, timer) if isinstance(runner, GreedyRunner) else TimedRunner(runner, timer)
+    def draft_to_exit(self, rows: Rows, lengths: torch.Tensor, point: ExitPoint) -> tuple[torch.Tensor, torch.Tensor]:
+        """A pass for each sequence's last token, which plain decoding has too, and one for each drafted token; all count alike."""
+        began = time.perf_counter()
+        drafted, states = self._greedy.draft_to_exit(rows, lengths, point)
+        passes = 1 + int((drafted >= 0).any(0).sum())
+        share = (time.perf_counter() - began) / passes
+        for timer in (self._timer, *[self._exit_drafts] * (passes - 1)):
+            timer.begin(len(rows.token_ids))
+            timer.add(share)
+        return drafted, states
+
+
+def timed(runner: Runner, timer: PassTimer, exit_drafts: PassTimer | None = None) -> TimedRunner:
+    """`exit_drafts`: where drafts by the runner's own first layers are counted; with the others unless given."""
+    return TimedGreedyRunner(runner, timer, exit_drafts or timer) if isinstance(runner, GreedyRunner) else TimedRunner(runner, timer)

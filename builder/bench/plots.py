@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from builder.bench.report import Report
 from builder.bench.speculation import Result
 
-COLOURS = {"draft_model": "#2a6f97", "ngram": "#c8963e", "hybrid": "#6a994e"}
+COLOURS = {"draft_model": "#2a6f97", "ngram": "#c8963e", "hybrid": "#6a994e", "early_exit": "#7a5195"}
 NEUTRAL, MUTED = "#33373d", "#9aa0a6"
 SIZE = (4.6, 3.3)  # inches
 WIDE = 3.5  # inches for each further class

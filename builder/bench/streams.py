@@ -54,7 +54,7 @@ def open_loop(lab: Lab, setting: Setting, streams: int, *, prefix_caching: bool 
         max_num_tokens=max(batch, parts.settings.max_num_tokens),
     )
     draft = parts.draft if setting.method in ("draft_model", "hybrid") else None
-    return Engine(parts.target, draft, settings, eos_token_ids=parts.eos_token_ids)
+    return Engine(parts.target, draft, settings, eos_token_ids=parts.eos_token_ids, draft_exit=parts.draft_exit)
 
 
 def ask(engine: Engine, prompt: Sequence[int], answer: int | SamplingParams) -> Stream:

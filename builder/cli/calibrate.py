@@ -62,6 +62,8 @@ def calibrate(
 
 
 def _show(result: CalibrationResult) -> None:
+    from builder.exits.report import drafts_sentence
+
     found = result.found
     table = Table("layer", box=None, pad_edge=False)
     for column in ("agreement before", "after", "AUROC", "threshold", "tokens that leave"):
@@ -72,10 +74,11 @@ def _show(result: CalibrationResult) -> None:
     out.print(table)
     out.print(
         f"Held-out answers: {held['disagreement']:.2%} of tokens differ from the full model's, {held['average_layers']:.1f} of "
-        f"{found['depth']} layers a token. Confidence: {found['measure']}.",
+        f"{found['depth']} layers a token, {held['predicted_speedup']:.2f}x by weights read. Confidence: {found['measure']}.",
         soft_wrap=True,
     )
     out.print(found["guarantee"], soft_wrap=True)
+    out.print(drafts_sentence(found["draft"]), soft_wrap=True)
 
 
 def _row(entry: dict[str, Any], measure: str) -> tuple[str, ...]:

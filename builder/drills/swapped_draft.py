@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,7 @@ from builder.decoding.stopping import StopRule
 from builder.repository.engine import DRAFT, KERNELS, open_parts
 from builder.repository.models.folder import read_spec
 from builder.runtime.engine import Engine
+from builder.runtime.exits import ExitPoint
 from builder.runtime.observer import Observer
 from builder.runtime.runner import Rows
 from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
@@ -60,6 +62,14 @@ class SwappedDraft:
 
     def continue_greedily(self, rows: Rows, lengths: torch.Tensor, stop: StopRule | None) -> tuple[torch.Tensor, torch.Tensor]:
         return self._now.continue_greedily(rows, lengths, stop)
+
+    def to_exit(
+        self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
+    ) -> tuple[int, list[int], list[float]]:
+        return self._now.to_exit(hidden, rows, start, stop, asked, points)
+
+    def draft_to_exit(self, rows: Rows, lengths: torch.Tensor, point: ExitPoint) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._now.draft_to_exit(rows, lengths, point)
 
     @property
     def _now(self) -> TorchAotRunner:

@@ -22,6 +22,7 @@ from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import LIBRARY
 from builder.errors import BuildError
 from builder.exits import questions
+from builder.exits.drafts import choose_draft, read_costs
 from builder.exits.guarantee import Bound, calibrate
 from builder.exits.head import LearnableHead
 from builder.exits.passages import Part, text_passages, write_passages, write_questions
@@ -86,9 +87,9 @@ def make_heads(
     keep_freed_memory()
     work.mkdir(parents=True, exist_ok=True)
     limits, watch = limits or Limits(), Clock(work / "seconds", clock)
-    states = _states(recipe, parts, spec, work, limits, watch, progress)
+    states = write_states(recipe, parts, spec, work, limits, watch, progress)
     _check(states)
-    kept = torch.tensor(most_frequent(_counts(states), VOCABULARY, len(states.counts), read_info(parts.target).model.eos_token_ids))
+    kept = torch.tensor(most_frequent(token_counts(states), VOCABULARY, len(states.counts), read_info(parts.target).model.eos_token_ids))
     trained = {}
     for place, layer in enumerate(recipe.layers):
         ends = watch.spent() + (recipe.options.minutes * 60 - watch.spent()) / (len(recipe.layers) - place)
@@ -102,18 +103,23 @@ def make_heads(
     shutil.rmtree(work)
 
 
-def make_calibration(heads: Path, folder: Path, recipe: HeadsRecipe, depth: int, bound: Bound) -> None:
-    """Fill `folder` with those of `heads` that tokens may leave at, and calibration.json."""
-    found = calibrate(load_scores(heads), recipe.layers, depth, bound)
+def make_calibration(heads: Path, folder: Path, recipe: HeadsRecipe, target: Path, bound: Bound) -> None:
+    """Fill `folder` with those of `heads` that tokens may leave at or that drafts best, and calibration.json."""
+    scores = load_scores(heads)
+    costs = read_costs(target, heads, recipe.layers)
+    found = calibrate(scores, recipe.layers, read_info(target).model.num_layers, bound, costs)
+    draft = choose_draft(scores, recipe.layers, costs)
     for layer, threshold in zip(found.layers, found.thresholds, strict=True):
-        if threshold is not None:
+        if threshold is not None or layer == draft["layer"]:
             link_tree(heads / str(layer), folder / str(layer))
     training = json.loads((heads / TRAINING_FILE).read_text(encoding="utf-8"))
-    document = {**found.to_json(), "training": training}
-    (folder / CALIBRATION_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    document = {**found.to_json(), "draft": draft, "training": training}
+    (folder / CALIBRATION_FILE).write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _states(recipe: HeadsRecipe, parts: Parts, spec: PipelineSpec, work: Path, limits: Limits, watch: Clock, progress: Progress) -> States:
+def write_states(
+    recipe: HeadsRecipe, parts: Parts, spec: PipelineSpec, work: Path, limits: Limits, watch: Clock, progress: Progress
+) -> States:
     """Portion after portion, each kept as a file, until there are enough answers or the time for it is over."""
     options = recipe.options
     portions = -(-options.answers // limits.portion)
@@ -155,7 +161,7 @@ def _check(states: States) -> None:
         raise BuildError(what, where="early_exit.calibration", mend=_MORE)
 
 
-def _counts(states: States) -> Mapping[int, int]:
+def token_counts(states: States) -> Mapping[int, int]:
     used = states.counts.nonzero().flatten()
     return dict(zip(used.tolist(), states.counts[used].tolist(), strict=True))
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from builder.decoding.exits.confidence import MEASURES
-from builder.decoding.exits.learn_then_test import Choice, candidates, choose
+from builder.decoding.exits.costs import Costs, time_a_token
+from builder.decoding.exits.learn_then_test import NEVER, Choice, candidates, choose
 from builder.decoding.exits.rule import FULL, Answers, exits, losses
 from builder.decoding.exits.separation import auroc, reliability
 from builder.exits.passages import ANSWER_TOKENS, Part
@@ -26,7 +30,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Of answers that nothing was chosen by. `of_exits` is the share of tokens that left which differ."""
+    """Of answers that nothing was chosen by. `of_exits` is the share of tokens that left which differ, the speed-up is by weights read."""
 
     answers: int
     tokens: int
@@ -34,6 +38,7 @@ class HeldOut:
     of_exits: float
     shares: tuple[float, ...]  # of tokens that leave, by exit layer
     average_layers: float
+    predicted_speedup: float
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class Calibration:
         fields = {
             name: value for name, value in asdict(self).items() if name not in ("layers", "thresholds", "before", "after", "separation")
         }
+        if self.choice is not None:
+            fields["choice"] |= {"thresholds": self.thresholds}  # JSON has no infinity
         rows = zip(self.layers, self.thresholds, self.before, self.after, self.held_out.shares, strict=True)
         layers = [
             {
@@ -87,12 +94,14 @@ class Calibration:
         return {"layers": layers, "guarantee": self.guarantee, "temperature": 0.0, **fields}
 
 
-def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound) -> Calibration:
-    """The measure that separates right from wrong best, the thresholds that keep to `bound`, and what they do on held-out answers."""
+def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound, costs: Sequence[Costs]) -> Calibration:
+    """The measure that separates right from wrong best, the layers that save most by their `costs`, the thresholds that keep to `bound`,
+    and what they do on held-out answers."""
     separation = {measure: _separation(scores.answers(measure, Part.CHOOSE)) for measure in MEASURES}
     measure = max(separation, key=lambda name: float(np.mean(separation[name])))
     tested = scores.answers(measure, Part.TEST)
-    choice = choose(tested, candidates(scores.answers(measure, Part.CHOOSE)), bound.max_disagreement, bound.confidence, bound.max_pending)
+    chances = _of_layers_that_pay(scores.answers(measure, Part.CHOOSE), bound, costs)
+    choice = choose(tested, chances, bound.max_disagreement, bound.confidence, bound.max_pending)
     thresholds = choice.thresholds if choice else (np.inf,) * len(layers)
     held_out = scores.answers(measure, Part.HELD_OUT)
     before, after = scores.agreement(Part.HELD_OUT)
@@ -108,8 +117,22 @@ def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound)
         after=tuple(after),
         reliability=[[asdict(point) for point in _reliability(held_out, place)] for place in range(len(layers))],
         tested=len(tested.lengths),
-        held_out=_look(held_out, np.array(thresholds), layers, depth, bound.max_pending),
+        held_out=_look(held_out, np.array(thresholds), layers, depth, bound.max_pending, costs),
     )
+
+
+def _of_layers_that_pay(learned: Answers, bound: Bound, costs: Sequence[Costs]) -> NDArray[np.float64]:
+    """The candidates of that set of layers with which tokens take least time on `learned`, where what differs there is within the bound.
+    The answers that are tested have no part in it."""
+    everywhere, found = candidates(learned), []
+    for used in itertools.product((True, False), repeat=len(costs)):
+        thresholds = np.where(used, everywhere, NEVER)
+        thresholds = thresholds[np.isfinite(thresholds).any(axis=1)]
+        left = [exits(learned, row, bound.max_pending) for row in thresholds]
+        within = [chosen for chosen in left if losses(learned, chosen).mean() <= bound.max_disagreement]
+        if within:
+            found.append((time_a_token(within[-1], used, costs), thresholds))
+    return min(found, key=lambda each: each[0])[1] if found else everywhere
 
 
 def _separation(answers: Answers) -> list[float]:
@@ -121,7 +144,7 @@ def _reliability(answers: Answers, place: int) -> list[Any]:
 
 
 def _look(
-    answers: Answers, thresholds: np.ndarray[Any, np.dtype[np.float64]], layers: tuple[int, ...], depth: int, pending: int
+    answers: Answers, thresholds: NDArray[np.float64], layers: tuple[int, ...], depth: int, pending: int, costs: Sequence[Costs]
 ) -> HeldOut:
     left = exits(answers, thresholds, pending)
     gone = left != FULL
@@ -134,4 +157,5 @@ def _look(
         of_exits=float(wrong.sum() / max(1, gone.sum())),
         shares=tuple(float((left == place).mean()) for place in range(len(layers))),
         average_layers=float(ran.mean()),
+        predicted_speedup=1 / time_a_token(left, np.isfinite(thresholds).tolist(), costs),
     )

@@ -19,7 +19,7 @@ from builder.align.functions import Imitation, RmsNorm
 from builder.align.matrices import COMPUTE
 from builder.compile.torch_aot.folder import EngineInfo, write_folder
 from builder.compile.torch_aot.int4 import quantise
-from builder.compile.torch_aot.packing import pack_int4, pack_scales, pad_outputs
+from builder.compile.torch_aot.packing import pack_dense, pack_int4, pack_scales, pad_outputs
 from builder.weights.config import ModelConfig
 
 GROUP = 32  # inputs that share a scale
@@ -35,7 +35,7 @@ class LearnableHead(nn.Module):
     """At first the target's own norm and head on the raw state (the MLP and the map give zero)."""
 
     def __init__(self, norm: Tensor, rows: Tensor, width: int, eps: float, seed: int) -> None:
-        """norm [hidden]; rows [kept, hidden] of the target's head; `width` of the MLP, 0 for none."""
+        """norm [hidden]; rows [kept, hidden] of the target's head; `width` of the MLP, a multiple of 32, 0 for none."""
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         size = len(norm)
@@ -58,10 +58,18 @@ class LearnableHead(nn.Module):
         normed: Tensor = RmsNorm.apply(y, self.norm, self.eps, COMPUTE)  # type: ignore[no-untyped-call]
         return normed
 
+    def answers(self, hidden: Tensor, lengths: list[int]) -> Tensor:  # noqa: ARG002 - a head that looks at other rows needs them
+        """state() of whole answers, so many rows each as `lengths` says."""
+        return self.state(hidden)
+
+    @property
+    def rows(self) -> Tensor:
+        """What states are multiplied with, COMPUTE [kept tokens + 1, hidden]; the last is "another token"."""
+        return torch.cat([self._rows, self.another.to(COMPUTE)])
+
     def loss(self, hidden: Tensor, likely: Tensor, probabilities: Tensor) -> Tensor:
         """Mean cross-entropy in nats to the target's distribution over head rows: likely int64 and probabilities [rows, top]."""
-        head = torch.cat([self._rows, self.another.to(COMPUTE)])
-        total: Tensor = Imitation.apply(self.state(hidden), head, likely, probabilities)  # type: ignore[no-untyped-call]
+        total: Tensor = Imitation.apply(self.state(hidden), self.rows, likely, probabilities)  # type: ignore[no-untyped-call]
         return total / len(hidden)
 
     @torch.no_grad()
@@ -74,10 +82,10 @@ class LearnableHead(nn.Module):
             "head.weight": pack_int4(pad_outputs(q)),
             "head.scale": pack_scales(pad_outputs(scale)),
             "vocabulary": kept.int(),
-            "map.matrix": self.matrix.detach().to(COMPUTE),
+            "map.weight": pack_dense(self.matrix.detach().to(COMPUTE)),
             "map.bias": self.bias.detach().float(),
         }
         if len(self.up):
-            tensors |= {"map.up": self.up.detach().to(COMPUTE), "map.down": self.down.detach().to(COMPUTE)}
+            tensors |= {"up.weight": pack_dense(self.up.detach().to(COMPUTE)), "down.weight": pack_dense(self.down.detach().to(COMPUTE))}
         info = EngineInfo("exit", replace(config, num_layers=0), "int4", "exit head", fingerprint, GROUP, True, None, len(kept))
         write_folder(folder, info, tensors)

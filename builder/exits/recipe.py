@@ -11,8 +11,8 @@ from builder.align.prompts import Prompt, prompts_fingerprint, read_prompts, shi
 from builder.exits.guarantee import Bound
 from builder.spec.early_exit import Calibration
 
-FORMAT = 1  # raise when the method changes: older heads are then made again
-THRESHOLDS = 2  # the same for thresholds: older ones are then tested again
+FORMAT = 2  # raise when the method changes: older heads are then made again
+THRESHOLDS = 4  # the same for thresholds: older ones are then tested again
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ def exit_calibrated(context: PlanContext) -> Finding:
         return Finding("exit-calibrated", False, "early exit was never calibrated for this pipeline", command)
     if stale := context.exits.stale:
         return Finding("exit-calibrated", False, f"the calibration is stale: {listed(stale)} changed since", command)
+    if context.spec.early_exit.mode == "draft":
+        return Finding("exit-calibrated", True, "every token is verified: drafts change none")
     if not record.bounded:
         return Finding("exit-calibrated", False, record.guarantee, "Set early_exit.mode to none, or allow more in quality.max_disagreement")
     return Finding("exit-calibrated", True, record.guarantee)
@@ -37,8 +39,8 @@ def exit_calibrated(context: PlanContext) -> Finding:
 def exit_without_speculation(context: PlanContext) -> Finding:
     """Two approximations on top of each other are more than either was calibrated for (M12), and a draft needs every key and value."""
     rule, spec = "exit-without-speculation", context.spec
-    if spec.early_exit.mode == "none" or spec.speculation.proposer == "none":
-        return Finding(rule, True, OFF if spec.early_exit.mode == "none" else "no speculation")
+    if spec.early_exit.mode != "answer" or spec.speculation.proposer == "none":
+        return Finding(rule, True, "no speculation" if spec.early_exit.mode == "answer" else OFF)
     message = f"early exit beside speculation.proposer {spec.speculation.proposer}"
     if context.draft is not None:
         message += ": a calibration is made without the INT4 draft, and says nothing of the two together"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from builder.compile.torch_aot.library import LIBRARY
 from builder.errors import EngineError
 from builder.plan.placement import placed
-from builder.repository.exits import EXITS, open_exits
+from builder.repository.exits import EXITS, open_draft_exit, open_exits
 from builder.repository.layout import TOKENIZER_FOLDER
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
-from builder.runtime.exits import Exits
+from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.observer import Observer
 from builder.runtime.runners.exit_head import TorchAotExitHead, load_exit_head
 from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
@@ -35,6 +36,7 @@ class EngineParts:
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer
     exits: Exits | None = None
+    draft_exit: ExitPoint | None = None
 
     def engine(self, *, observer: Observer | None = None, version: str = "0") -> Engine:
         return Engine(
@@ -46,6 +48,7 @@ class EngineParts:
             observer=observer,
             version=version,
             exits=self.exits,
+            draft_exit=self.draft_exit,
         )
 
 
@@ -61,18 +64,15 @@ def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
         shared = draft is not None and spec.draft is not None and spec.draft.from_target
         settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
     tokenizer = folder / TOKENIZER_FOLDER
-    exits = _open_exits(folder, spec) if spec.early_exit.mode == "answer" else None
-    return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer), exits)
+    mode, load = spec.early_exit.mode, partial(_load_head, folder, spec)
+    exits = open_exits(folder / EXITS, load) if mode == "answer" else None
+    draft_exit = open_draft_exit(folder / EXITS, load) if mode == "draft" else None
+    return EngineParts(target, draft, settings, eos_token_ids(tokenizer), load_tokenizer(tokenizer), exits, draft_exit)
 
 
-def _open_exits(folder: Path, spec: PipelineSpec) -> Exits:
-    threads = placed(spec.engine)
-
-    def load(head: Path) -> TorchAotExitHead:
-        library, wanted = folder / KERNELS / LIBRARY, spec.engine.instruction_set
-        return load_exit_head(head, library, threads=threads.count, cpus=threads.cpus, instruction_set=wanted)
-
-    return open_exits(folder / EXITS, load)
+def _load_head(folder: Path, spec: PipelineSpec, head: Path) -> TorchAotExitHead:
+    threads, library = placed(spec.engine), folder / KERNELS / LIBRARY
+    return load_exit_head(head, library, threads=threads.count, cpus=threads.cpus, instruction_set=spec.engine.instruction_set)
 
 
 def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, TorchAotRunner | None]:

@@ -25,6 +25,15 @@ def read_calibration_file(folder: Path) -> dict[str, Any]:
     return document
 
 
+def open_draft_exit(folder: Path, load: Callable[[Path], ExitHead]) -> ExitPoint:
+    """The exit that drafts best. Raises as open_exits does."""
+    draft = read_calibration_file(folder).get("draft")
+    if draft is None:
+        what = "the calibration says nothing of drafts"
+        raise EngineError(what, where=str(folder / CALIBRATION_FILE), mend="Run `builder calibrate` again, then build")
+    return ExitPoint(draft["layer"], load(folder / str(draft["layer"])), draft["threshold"])
+
+
 def open_exits(folder: Path, load: Callable[[Path], ExitHead]) -> Exits:
     """`folder` as `builder calibrate` makes it; `load` opens one head's folder. EngineError when it cannot be read."""
     found = read_calibration_file(folder)

@@ -17,8 +17,9 @@ from builder.decoding.stopping import StopRule
 from builder.errors import EngineError
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.drafter import Drafter
+from builder.runtime.exit_drafter import ExitDrafter
 from builder.runtime.exit_pass import ExitPass
-from builder.runtime.exits import Exits
+from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.runner import GreedyRunner, Rows, Runner
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
@@ -39,7 +40,14 @@ class Verdict:
 class Decoder:
     """Owns the two runners and the exit heads. EngineError when proposer, draft, target and exits do not fit together."""
 
-    def __init__(self, target: Runner, draft: Runner | None, settings: EngineSettings, exits: Exits | None = None) -> None:
+    def __init__(
+        self,
+        target: Runner,
+        draft: Runner | None,
+        settings: EngineSettings,
+        exits: Exits | None = None,
+        draft_exit: ExitPoint | None = None,
+    ) -> None:
         entry = proposers.entry(settings.proposer)
         if entry.needs_draft_model and draft is None:
             raise EngineError(f"proposer {settings.proposer} needs a draft model", where="speculation.proposer", mend="Add one")
@@ -54,8 +62,11 @@ class Decoder:
         self._greedy_target = target if isinstance(target, GreedyRunner) else None
         self._proposer = entry.make()
         self.own_draft_cache = entry.needs_draft_model and not settings.shared_kv  # draft_computed is kept up
-        self._drafter: Drafter | None = None
-        if draft is not None:
+        if entry.needs_exit and draft_exit is None:
+            raise EngineError(f"proposer {settings.proposer} needs an exit head", where="early_exit.mode", mend="Set it to draft")
+        self._exit_drafter = ExitDrafter(target, draft_exit) if entry.needs_exit and draft_exit is not None else None
+        self._drafter: Drafter | ExitDrafter | None = self._exit_drafter
+        if entry.needs_draft_model and draft is not None:
             self._drafter = Drafter(draft, shared_kv=settings.shared_kv, max_rows=settings.max_num_tokens)
 
     def propose(
@@ -77,7 +88,7 @@ class Decoder:
         rows, ends = ragged(parts, block_tables([sequence.blocks for sequence in sequences]))
         for sequence in sequences:
             sequence.answer.tally.target_passes += 1
-        hidden, left = self._through(rows, [sequence for sequence, _ in groups])
+        hidden, left = self._through(rows, groups)
         verdicts = [Verdict(groups[place][0], [token], [], 0, 0, layer) for place, (token, layer) in left.items()]
         wanted = [row for row in range(ends[len(groups) - 1] if groups else 0) if row not in left]  # one row a group where tokens may leave
         deciding = [group for place, group in enumerate(groups) if place not in left]
@@ -94,11 +105,17 @@ class Decoder:
         best, logits = self._judge(hidden, deciding)
         return verdicts + _decide_all(best, logits, deciding)
 
-    def _through(self, rows: Rows, decoding: Items[Sequence]) -> tuple[Tensor, dict[int, tuple[int, int]]]:
+    def share_ahead(self, drafts: Items[Draft]) -> float:
+        """Share of the drafts' time that is the target's: an exit's first pass runs each sequence's last token, as plain decoding would."""
+        return 1 / (1 + max(map(len, drafts), default=0)) if self._exit_drafter is not None else 0.0
+
+    def _through(self, rows: Rows, groups: Items[tuple[Sequence, Draft]]) -> tuple[Tensor, dict[int, tuple[int, int]]]:
         """All rows through the layers; and of the sequences that decode, by place, the token and layer of those whose token left early."""
-        if self._exits is None or not decoding:
+        if self._exit_drafter is not None:
+            return self._exit_drafter.through(rows, [1 + len(draft) for _, draft in groups]), {}
+        if self._exits is None or not groups:
             return self._target.layers(self._target.embed(rows), rows, 0, self._target.config.num_layers), {}
-        passed = ExitPass(self._target, self._exits, decoding)
+        passed = ExitPass(self._target, self._exits, [sequence for sequence, _ in groups])
         return passed.run(rows), passed.left
 
     def _judge(self, hidden: Tensor, deciding: Items[tuple[Sequence, Draft]]) -> tuple[list[int], Tensor | None]:

@@ -70,11 +70,11 @@ class Drafter:
             hidden = hidden[last]
         return ready, self._runner.head(hidden) if ready else hidden
 
-    def step(self, contexts: Items[Context], token_ids: Items[int], drafted: int) -> Tensor:
+    def step(self, contexts: Items[Context], token_ids: Items[int], drafted: int) -> tuple[list[Context], Tensor]:
         parts = [
             (context.index, len(context.token_ids) + drafted - 1, (token,)) for context, token in zip(contexts, token_ids, strict=True)
         ]
-        return self._runner.head(self._run(parts)[0])
+        return list(contexts), self._runner.head(self._run(parts)[0])
 
     def _start(self, context: Context) -> int:
         return len(context.token_ids) - 1 if self._shared else self._sequences[context.index].draft_computed

@@ -16,7 +16,7 @@ from builder.runtime.compute_share import share_pass_time
 from builder.runtime.decoder import Decoder, Verdict
 from builder.runtime.drain import Drain
 from builder.runtime.endings import Endings
-from builder.runtime.exits import Exits
+from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.limits import Limits
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.request import Cancellation, Output, Request
@@ -56,6 +56,7 @@ class Engine:
         observer: Observer | None = None,
         version: str = "0",
         exits: Exits | None = None,
+        draft_exit: ExitPoint | None = None,
     ) -> None:
         check_settings(settings)
         self.settings = settings
@@ -66,7 +67,7 @@ class Engine:
         self._observer = observer or SilentObserver()
         self._steps: StepObserver | None = None
         self._depth = target.config.num_layers if exits is not None else None
-        self._decoder = Decoder(target, draft, settings, exits)
+        self._decoder = Decoder(target, draft, settings, exits, draft_exit)
         self._scheduler = Scheduler(settings, own_draft_cache=self._decoder.own_draft_cache, exits=exits)
         self._changed = threading.Condition()  # guards scheduler, sequences, endings and stopping
         self._sequences: dict[str, list[Sequence]] = {}  # by request id, each until its last output is made
@@ -216,7 +217,7 @@ class Engine:
         control, caught_up = scheduler.control, scheduler.control.is_caught_up(limits)
         began_drafting = time.monotonic()
         drafts = self._decoder.propose(limits, control.stop_rule)
-        drafting = time.monotonic() - began_drafting
+        drafting = (time.monotonic() - began_drafting) * (1 - self._decoder.share_ahead(drafts))
         groups = [(sequence, draft) for (sequence, _), draft in zip(limits, drafts, strict=True)]
         rows = sum(1 + len(draft) for draft in drafts)
         chunks = scheduler.prefill_chunks(rows)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from builder.decoding.exits.confidence import probability
 from builder.runtime.exits import ExitPoint, Exits, ExitState
-from builder.runtime.runner import Rows, Runner
+from builder.runtime.runner import GreedyRunner, Rows, Runner
 from builder.runtime.sequence import Sequence, Unfilled
 
 
@@ -45,27 +46,49 @@ class ExitPass:
         columns = zip(rows.sequence.tolist(), rows.positions.tolist(), rows.token_ids.tolist(), strict=True)
         self._active = [_Row(place, position, token, number) for number, (place, position, token) in enumerate(columns)]
         self._rows, self._hidden = rows, self.target.embed(rows)
-        done = 0
-        for point in self.exits.points:
-            self._layers(done, point.layer)
-            done = point.layer
-            self._leave(point)
-            self._join(point.layer)
-        if self._active:
-            self._layers(done, self.target.config.num_layers)
+        self._greedy = self.target if isinstance(self.target, GreedyRunner) and self.exits.measure is probability else None
+        done = place = 0
+        while self._active and place < len(self.exits.points):
+            place = self._next(done, place)
+            if place < len(self.exits.points):
+                point = self.exits.points[place]
+                done, place = point.layer, place + 1
+                self._join(done)
+            else:
+                done = self.target.config.num_layers
+        if self._active and done < self.target.config.num_layers:
+            self._hidden = self.target.layers(self._hidden, self._rows, done, self.target.config.num_layers)
         self._settle()
         return self._in_order(len(rows.token_ids))
 
-    def _layers(self, start: int, stop: int) -> None:
-        if self._active:
-            self._hidden = self.target.layers(self._hidden, self._rows, start, stop)
+    def _next(self, done: int, place: int) -> int:
+        """Run on from layer `done` to the exit at `place`, and where the kernels can to the first that a row leaves or joins at; take out
+        those that leave. The place of that exit, or how many there are where all layers were run."""
+        points = self.exits.points
+        asked = [number for number, row in enumerate(self._active) if self._may_leave(row)]
+        if self._greedy is None:
+            point = points[place]
+            self._hidden = self.target.layers(self._hidden, self._rows, done, point.layer)
+            self._leave(point, asked, *(point.head.say(self._hidden[asked], self.exits.measure) if asked else ([], [])))
+            return place
+        joins = next((at for at in range(place, len(points)) if self._waits(points[at].layer)), len(points))
+        stop = points[joins].layer if joins < len(points) else self.target.config.num_layers
+        passed = points[place : joins + 1]
+        found, tokens, confidence = self._greedy.to_exit(self._hidden, self._rows, done, stop, asked, passed)
+        if found < len(passed):
+            self._leave(passed[found], asked, tokens, confidence)
+        return min(place + found, joins)
 
-    def _leave(self, point: ExitPoint) -> None:
+    def _waits(self, layer: int) -> bool:
+        """Whether a row of this pass takes others with it from this layer on."""
+        return any(waiting.layer == layer for row in self._active for waiting in self._waiting(row))
+
+    def _waiting(self, row: _Row) -> list[Unfilled]:
+        """What left before in the sequence of a row that decodes."""
+        return self.decoding[row.number].unfilled if row.number is not None and row.number < len(self.decoding) else []
+
+    def _leave(self, point: ExitPoint, asked: list[int], tokens: list[int], confidence: list[float]) -> None:
         """Take out the rows that are sure enough, and what waited for them: their own state is kept at this layer."""
-        asked = [place for place, row in enumerate(self._active) if self._may_leave(row)]
-        if not asked:
-            return
-        tokens, confidence = point.head.say(self._hidden[asked], self.exits.measure)
         sure = [(place, token) for place, token, c in zip(asked, tokens, confidence, strict=True) if c >= point.threshold]
         if not sure:
             return
@@ -94,13 +117,12 @@ class ExitPass:
         states: list[Tensor] = []
         came = False
         for place, row in enumerate(self._active):
-            if row.number is not None and row.number < len(self.decoding):
-                for waiting in self.decoding[row.number].unfilled:
-                    if waiting.layer == layer:
-                        token = self.decoding[row.number].token_ids[waiting.position]
-                        joined.append(_Row(row.place, waiting.position, token, None, waiting))
-                        states.append(waiting.hidden)
-                        came = True
+            for waiting in self._waiting(row):
+                if waiting.layer == layer:
+                    token = self.decoding[row.place].token_ids[waiting.position]
+                    joined.append(_Row(row.place, waiting.position, token, None, waiting))
+                    states.append(waiting.hidden)
+                    came = True
             joined.append(row)
             states.append(self._hidden[place])
         if came:

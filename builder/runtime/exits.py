@@ -20,6 +20,11 @@ class ExitHead(Protocol):
         """
         ...
 
+    def speak(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [rows, V], -inf for tokens the head does not know; and the probability [rows] of the likeliest, 0 where that is one
+        the head does not know."""
+        ...
+
 
 @dataclass(frozen=True)
 class ExitPoint:

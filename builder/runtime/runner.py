@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from builder.decoding.stopping import StopRule
+from builder.runtime.exits import ExitPoint
 from builder.weights.config import ModelConfig
 
 
@@ -65,5 +67,25 @@ class GreedyRunner(Runner, Protocol):
         row's end. With `stop` also the probability of each, float32 [rows, longest]; without, [0, longest].
 
         The rows belong to different sequences. The keys and values of all tokens but the last drafted ones are written.
+        """
+        ...
+
+    def to_exit(
+        self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
+    ) -> tuple[int, list[int], list[float]]:
+        """Run layers start.. in place, up to the first of `points` (ascending) whose head gives one of the `asked` rows a token with
+        probability point.threshold or more, else up to layer `stop`.
+
+        Returns the place of that point, len(points) where it came to `stop`; and there of the asked rows the token (-1: one the head does
+        not know) and its probability (then 0).
+        """
+        ...
+
+    def draft_to_exit(self, rows: Rows, lengths: torch.Tensor, point: ExitPoint) -> tuple[torch.Tensor, torch.Tensor]:
+        """Up to lengths[row] tokens (int32 [rows]) that follow each row by the first point.layer layers and the exit head there, fewer
+        where it is less sure than point.threshold: int32 [rows, longest], -1 beyond a row's end.
+
+        Also what those layers made of the row's own token and of each drafted one, float32 [longest + 1, rows, hidden_size]; undefined
+        beyond a row's end. Their keys and values are written. The rows belong to different sequences.
         """
         ...

@@ -39,12 +39,13 @@ class Calibration(Section):
 
 
 class EarlyExit(Section):
-    """Early exit at inner layers. It changes answers, within what quality.max_disagreement bounds, so it is off by default."""
+    """Early exit at inner layers. Off by default: mode answer changes answers, within what quality.max_disagreement bounds."""
 
-    mode: Literal["none", "answer"] = Field(
+    mode: Literal["none", "answer", "draft"] = Field(
         default="none",
         description="answer: a token whose confidence passes its layer's calibrated threshold leaves there, and the answer may differ from "
-        "the full model's; needs `builder calibrate` and speculation.proposer none. none: every token runs through all layers.",
+        "the full model's; needs `builder calibrate` and speculation.proposer none. draft: the layers below an exit propose tokens and the "
+        "others verify them, which keeps every token; needs `builder calibrate` and speculation.proposer early_exit. none: no exits.",
     )
     layers: Literal["auto"] | Layers = Field(
         default="auto",

@@ -68,6 +68,14 @@ class PipelineSpec(Section):
                 f"serving.max_prompt_tokens {prompt} leaves no room for an answer in the {limit} tokens that engine.max_seq_len allows",
                 f"Set it below {limit}, or raise max_seq_len",
             )
+        drafting = self.early_exit.mode == "draft"
+        if drafting != (self.speculation.proposer == "early_exit"):
+            raise conflict(
+                "early_exit.mode",
+                f"early_exit.mode {self.early_exit.mode} and speculation.proposer {self.speculation.proposer} do not go together: an exit "
+                "that drafts is mode draft with proposer early_exit",
+                "Set proposer to early_exit, or another mode" if drafting else "Set mode to draft, or choose another proposer",
+            )
         if self.early_exit.mode != "none" and self.engine.kv_cache.eviction == "attention_sink":
             raise conflict(
                 "engine.kv_cache.eviction",

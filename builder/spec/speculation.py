@@ -10,7 +10,7 @@ from builder.spec.durations import Duration
 from builder.spec.measured import Measured
 from builder.spec.section import Section
 
-Proposer = Literal["draft_model", "ngram", "hybrid", "none"]
+Proposer = Literal["draft_model", "ngram", "hybrid", "early_exit", "none"]
 
 
 class Control(Section):
@@ -41,7 +41,8 @@ class Speculation(Section):
     proposer: Proposer = Field(
         default="hybrid",
         description="draft_model: the draft. ngram: repeats earlier text, costs nothing. hybrid: ngram where it finds a match, "
-        "else the draft. none: plain decoding.",
+        "else the draft. early_exit: the target's own first layers and a calibrated exit head, with early_exit.mode draft. none: plain "
+        "decoding.",
     )
     max_draft_tokens: int = Field(
         default=4,

@@ -12,7 +12,10 @@ import pytest
 from builder.build import build_pipeline
 from builder.calibrate import calibrate_pipeline
 from builder.exits.calibrate import Limits
+from builder.files import write_atomically
+from builder.repository.exits import CALIBRATION_FILE
 from builder.repository.flag_store import FlagStore
+from builder.repository.live import serving_version
 from builder.serve.ports import free_ports
 from builder.serve.triton import Triton
 from tests.integration.talk import eventually, generate, refused, total
@@ -69,3 +72,30 @@ def test_the_flag_turns_it_off_without_a_restart(server: Triton, repository: Pat
     assert generate(server, **ASKED)["text_output"] == full
     store.set({"early_exit": None}, "mended")
     eventually(lambda: stats(server)["optimisation"] == "early_exit")
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    folder = tmp_path_factory.mktemp("exit_draft")
+    make_tiny_model(folder / "tiny", layers=4)
+    early_exit = {"mode": "draft", "layers": [2, 3], "max_pending": 2, "calibration": {"answers": 60}}
+    speculation = {"proposer": "early_exit", "control": {"adaptive": False}}
+    pipeline = write_pipeline(folder, early_exit=early_exit, speculation=speculation)
+    calibrate_pipeline(pipeline, limits=Limits(portion=60, steps=40))
+    build_pipeline(pipeline, folder / "model_repository", verify=False)
+    file = serving_version(folder / "model_repository", "tiny").decode_folder / "exits" / CALIBRATION_FILE
+    found = json.loads(file.read_text())
+    write_atomically(file, json.dumps({**found, "draft": {**found["draft"], "threshold": 0.001}}))  # random weights are never sure
+    with Triton(folder / "model_repository", "tiny", free_ports()) as running:
+        yield running
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 1}])
+def test_an_exit_drafts_for_answers_and_changes_none(drafting: Triton, sampling: dict[str, Any]) -> None:
+    drafted = generate(drafting, **ASKED, **sampling)
+    found = json.loads(drafted["decode_stats"])
+    assert found["optimisation"] == "speculative" and found["num_draft_tokens"] > 0
+    if not sampling:
+        plain = generate(drafting, **ASKED, speculation="off")
+        assert json.loads(plain["decode_stats"])["optimisation"] == "plain"
+        assert plain["text_output"] == drafted["text_output"]

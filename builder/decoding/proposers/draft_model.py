@@ -30,7 +30,7 @@ class DraftModelProposer:
                 active = [context for context in active if goes_on(context, drafts[context.index])]
                 if active:
                     last = [drafts[context.index] for context in active]
-                    logits = model.step(active, [draft.token_ids[-1] for draft in last], len(last[0]))
+                    active, logits = model.step(active, [draft.token_ids[-1] for draft in last], len(last[0]))
         return [drafts[context.index] for context in contexts]
 
 

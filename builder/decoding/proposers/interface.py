@@ -46,7 +46,8 @@ class Draft:
 
 
 class DraftModel(Protocol):
-    """The draft model's passes, each batched over the contexts given. `begin` and `step` return logits of the next token, [contexts, V]."""
+    """The draft model's passes, each batched over the contexts given. `begin` and `step` return the contexts whose next token is to be
+    drafted, and logits of it, [contexts, V]; which those are must not hang on a token that is drawn from these logits."""
 
     def greedy(self, contexts: Sequence[Context]) -> list[Draft] | None:
         """The up to context.limit most probable tokens that follow each context, one after another, where the model can make them
@@ -54,10 +55,10 @@ class DraftModel(Protocol):
         ...
 
     def begin(self, contexts: Sequence[Context]) -> tuple[list[Context], Tensor]:
-        """Run what the draft has not seen yet of each context. Returns those that are up to date, and their logits."""
+        """Run what the draft has not seen yet of each context. One that is not up to date after it is left out."""
         ...
 
-    def step(self, contexts: Sequence[Context], token_ids: Sequence[int], drafted: int) -> Tensor:
+    def step(self, contexts: Sequence[Context], token_ids: Sequence[int], drafted: int) -> tuple[list[Context], Tensor]:
         """Run one drafted token per context, the one that follows drafted - 1 earlier ones."""
         ...
 

@@ -17,16 +17,17 @@ P = TypeVar("P", bound=Proposer)
 class Entry:
     make: Callable[[], Proposer]
     needs_draft_model: bool
+    needs_exit: bool  # the model it is given is the target's first layers and an exit head
 
 
 ENTRIES: dict[str, Entry] = {}
 
 
-def register(name: str, *, needs_draft_model: bool) -> Callable[[type[P]], type[P]]:
+def register(name: str, *, needs_draft_model: bool, needs_exit: bool = False) -> Callable[[type[P]], type[P]]:
     """Class decorator: make a proposer known as `name`."""
 
     def enter(make: type[P]) -> type[P]:
-        ENTRIES[name] = Entry(make, needs_draft_model)
+        ENTRIES[name] = Entry(make, needs_draft_model, needs_exit)
         return make
 
     return enter

@@ -1,4 +1,4 @@
-"""The exit head of one layer: its map in torch, its cut INT4 vocabulary in the kernels (builder.exits.head makes it)."""
+"""The exit head of one layer: map, norm and cut INT4 vocabulary, all in the kernels (builder.exits.head makes it)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from builder.decoding.exits.confidence import Measure
+from builder.decoding.exits.confidence import Measure, probability
 from builder.errors import EngineError
 from builder.runtime.runners.torch_aot import VOCABULARY, TorchAotRunner, load_runner
 
@@ -20,34 +19,37 @@ class TorchAotExitHead:
     """Implements builder.runtime.exits.ExitHead. EngineError when the engine lacks the map of an exit head."""
 
     def __init__(self, runner: TorchAotRunner) -> None:
-        self._runner = runner
-        matrix, bias, vocabulary = (runner.tensor(name) for name in ("map.matrix", "map.bias", VOCABULARY))
-        if matrix is None or bias is None or vocabulary is None:
+        vocabulary = runner.tensor(VOCABULARY)
+        if runner.tensor("map.weight") is None or vocabulary is None:
             raise EngineError("this engine is no exit head", mend="Run `builder calibrate` again")
-        self._matrix, self._bias = matrix, bias
-        self._up, self._down = runner.tensor("map.up"), runner.tensor("map.down")
+        self.runner = runner
         self._ids = torch.cat([vocabulary.long(), torch.tensor([ANOTHER])])
-        self._eps = runner.config.rms_norm_eps
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [rows, kept tokens + 1], the last for another token."""
-        u = hidden * (hidden.square().mean(-1, keepdim=True) + self._eps).rsqrt()
-        narrow = u.bfloat16()
-        y = u + F.linear(narrow, self._matrix).float() + self._bias
-        if self._up is not None and self._down is not None:
-            y = y + F.linear(F.silu(F.linear(narrow, self._up)), self._down).float()
-        return self._runner.outputs(y)[:, : len(self._ids)]
+        return self.runner.outputs(hidden)[:, : len(self._ids)]
 
     def say(self, hidden: Tensor, measure: Measure) -> tuple[list[int], list[float]]:
         """The most probable token after each row, or ANOTHER with confidence 0, and how sure of it the head is."""
         tokens, (confidence,) = self.judge(hidden, [measure])
         return tokens.tolist(), confidence.tolist()
 
-    def judge(self, hidden: Tensor, measures: Iterable[Measure]) -> tuple[Tensor, list[Tensor]]:
-        """The same with several measures: tokens int64 [rows], and a confidence [rows] for each."""
+    def speak(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [rows, V], -inf for tokens it has no row for; and the probability [rows] of the likeliest, 0 where that is another."""
         logits = self.logits(hidden)
-        tokens = self._ids[logits.argmax(-1)]
-        return tokens, [measure(logits).masked_fill(tokens == ANOTHER, 0.0) for measure in measures]
+        known = logits[:, :-1]
+        chance = probability(logits).masked_fill(logits.argmax(-1) == known.shape[1], 0.0)
+        return logits.new_full((len(logits), self.runner.config.vocab_size), float("-inf")).index_copy_(1, self._ids[:-1], known), chance
+
+    def judge(self, hidden: Tensor, measures: Iterable[Measure]) -> tuple[Tensor, list[Tensor]]:
+        """The same with several measures: tokens int64 [rows], and a confidence [rows] for each. The kernels find the probability as they
+        go, and write no logits where nobody asks for more."""
+        places, likeliest = self.runner.judge(hidden, len(self._ids))
+        tokens = self._ids[places.long()]
+        asked = list(measures)
+        logits = self.logits(hidden) if any(measure is not probability for measure in asked) else hidden
+        found = [likeliest if measure is probability else measure(logits) for measure in asked]
+        return tokens, [confidence.masked_fill(tokens == ANOTHER, 0.0) for confidence in found]
 
 
 def load_exit_head(folder: Path, library: Path, *, threads: int | None, cpus: Sequence[int], instruction_set: str) -> TorchAotExitHead:

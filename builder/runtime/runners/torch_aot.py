@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from builder.compile.torch_aot.folder import EngineInfo, read_info, read_layout
 from builder.decoding.stopping import StopRule
 from builder.errors import EngineError
+from builder.runtime.exits import ExitPoint
 from builder.runtime.runner import Rows
 from builder.weights.config import ModelConfig
 from builder.weights.rope import inverse_frequencies
@@ -93,10 +94,29 @@ class TorchAotRunner:
         drafted, confidences = self._decoder.continue_greedily(*batch, lengths, chances, least)
         return drafted, confidences
 
+    def draft_to_exit(self, rows: Rows, lengths: torch.Tensor, point: ExitPoint) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = rows.token_ids, rows.positions, rows.sequence, rows.block_tables
+        drafted, states = self._decoder.draft_to_exit(*batch, lengths, _compiled(point), point.layer, point.threshold)
+        return drafted, states
+
+    def to_exit(
+        self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
+    ) -> tuple[int, list[int], list[float]]:
+        heads, stops, thresholds = [_compiled(p) for p in points], [p.layer for p in points], [float(p.threshold) for p in points]
+        wanted = torch.tensor(asked, dtype=torch.int32)
+        batch = rows.positions, rows.sequence, rows.block_tables
+        place, tokens, confidence = self._decoder.to_exit(hidden, *batch, start, stop, wanted, stops, heads, thresholds)
+        return place, tokens.tolist(), confidence.tolist()
+
     def greedy(self, hidden: torch.Tensor) -> list[int]:
         best: torch.Tensor = self._decoder.greedy(hidden, self.info.scored)
         tokens: list[int] = (best if self._vocabulary is None else self._vocabulary[best.long()]).tolist()
         return tokens
+
+    def judge(self, hidden: torch.Tensor, scored: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Place of the largest of the first `scored` outputs of each row, int32 [rows], and its probability, float32 [rows]."""
+        places, probabilities = self._decoder.judge(hidden, scored)
+        return places, probabilities
 
     def outputs(self, hidden: torch.Tensor) -> torch.Tensor:
         """The head's outputs as they are packed, float32 [rows, outputs]: of a cut vocabulary in the order of its tokens, then padding."""
@@ -117,6 +137,14 @@ class TorchAotRunner:
             return logits
         # tokens outside get probability 0 whatever the temperature: q is then exactly what the draft draws from
         return logits.new_full((len(logits), self.config.vocab_size), float("-inf")).index_copy_(1, self._vocabulary, logits)
+
+
+def _compiled(point: ExitPoint) -> Any:
+    """The kernels' side of an exit head."""
+    runner = getattr(point.head, "runner", None)
+    if not isinstance(runner, TorchAotRunner):
+        raise EngineError("the exit head is not compiled for this engine", where="early_exit", mend="Run `builder calibrate` again")
+    return runner._decoder
 
 
 def load_runner(

@@ -38,10 +38,10 @@ class CountingModel:
         self.batches.append([context.index for context in ready])
         return ready, self._logits([context.token_ids[-1] for context in ready]) if ready else torch.empty(0, self.vocab)
 
-    def step(self, contexts: Sequence[Context], token_ids: Sequence[int], drafted: int) -> torch.Tensor:
+    def step(self, contexts: Sequence[Context], token_ids: Sequence[int], drafted: int) -> tuple[list[Context], torch.Tensor]:
         assert len(self.batches) == drafted
         self.batches.append([context.index for context in contexts])
-        return self._logits(token_ids)
+        return list(contexts), self._logits(token_ids)
 
 
 def context(index: int, token_ids: Sequence[int], limit: int, sampling: SamplingParams = SamplingParams()) -> Context:

@@ -16,14 +16,14 @@ from builder.build import build_pipeline
 from builder.calibrate import calibrate_pipeline
 from builder.cli.main import app
 from builder.decoding.params import SamplingParams
-from builder.errors import BuildError, CheckError, SpecError
+from builder.errors import BuildError, CheckError, EngineError, SpecError
 from builder.exits import calibrate as whole
 from builder.exits.calibrate import Limits
 from builder.exits.recipe import CalibrationOptions
 from builder.plan.calibration import read_calibration, record_file
 from builder.plan.make import make_plan
-from builder.repository.engine import open_engine
-from builder.repository.exits import read_calibration_file
+from builder.repository.engine import open_engine, open_parts
+from builder.repository.exits import open_draft_exit, read_calibration_file
 from builder.repository.live import serving_version
 from builder.runtime.request import Output, Request
 from builder.spec.load import load_pipeline
@@ -153,6 +153,54 @@ def test_a_built_version_lets_tokens_leave_and_tells(place: Path, cache: Path, f
     assert all(sum(found.exit_layers.values()) == 40 for found in stats)
 
 
+def test_a_version_in_mode_draft_needs_no_bound_and_keeps_every_token(
+    place: Path, cache: Path, found: dict[str, object], tmp_path: Path
+) -> None:
+    shutil.copytree(place.parent / "tiny", tmp_path / "tiny")
+    sections = {"early_exit": {"mode": "draft", "layers": [2, 3], "max_pending": 2, "calibration": {"answers": 60}}}
+    drafting = write_pipeline(
+        tmp_path, **sections, speculation={"proposer": "early_exit", "control": {"adaptive": False}}, quality={"max_disagreement": 0.0001}
+    )
+    result = calibrate_pipeline(drafting, OPTIONS, cache=cache, limits=QUICK)
+    assert all(entry["threshold"] is None for entry in result.found["layers"]) and result.found["draft"]["layer"] in (2, 3)
+    build_pipeline(drafting, tmp_path / "repository", cache=cache, verify=False)
+    version = serving_version(tmp_path / "repository", "tiny")
+    parts = open_parts(version.decode_folder, load_pipeline(drafting).spec)
+    assert parts.draft_exit is not None and parts.exits is None
+    parts = replace(parts, draft_exit=replace(parts.draft_exit, threshold=0.001))  # random weights are never sure
+
+    def answers(**settings: object) -> list[Output]:
+        engine, outputs = replace(parts, settings=replace(parts.settings, prefix_caching=False, **settings)).engine(), []
+        for number in range(4):
+            engine.submit(Request(str(number), (number + 5, 7, 9), SamplingParams(max_tokens=40, ignore_eos=True)), outputs.append)
+        while engine.step():
+            pass
+        return outputs
+
+    def tokens(outputs: list[Output]) -> dict[str, list[int]]:
+        by_name: dict[str, list[int]] = {}
+        for output in outputs:
+            by_name.setdefault(output.request_id, []).extend(output.token_ids)
+        return by_name
+
+    drafted, plain = answers(), answers(proposer="none")
+    assert tokens(drafted) == tokens(plain)
+    assert sum(output.stats.num_draft_tokens for output in drafted if output.stats is not None) > 0
+
+
+def test_a_calibration_of_before_there_were_drafts_is_missed_by_name(tmp_path: Path) -> None:
+    (tmp_path / "calibration.json").write_text("{}")
+    with pytest.raises(EngineError, match=r"nothing of drafts.*builder calibrate"):
+        open_draft_exit(tmp_path, lambda _: pytest.fail("no head to open"))
+
+
+@pytest.mark.parametrize(("mode", "proposer"), [("draft", "none"), ("draft", "ngram"), ("answer", "early_exit"), ("none", "early_exit")])
+def test_mode_draft_and_its_proposer_go_together(tmp_path: Path, mode: str, proposer: str) -> None:
+    path = write_pipeline(tmp_path, early_exit={"mode": mode}, speculation={"proposer": proposer})
+    with pytest.raises(SpecError, match="do not go together"):
+        load_pipeline(path)
+
+
 def test_heads_gone_from_the_cache_are_missed_by_name(place: Path, cache: Path, found: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(CheckError, match=r"not in the engine cache.*builder calibrate"):
         build_pipeline(place, tmp_path / "repository", cache=tmp_path / "empty")
@@ -189,13 +237,14 @@ def test_the_command_prints_one_document_and_writes_the_report(
     arguments = ["calibrate", str(place), "--answers", "60", "--report", str(tmp_path / "report")]
     shown = CliRunner().invoke(app, [*arguments, "--json"])
     assert shown.exit_code == 0, shown.output
-    document = json.loads(shown.stdout)
+    document = json.loads(shown.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert document["cached"] and document["layers"] == found["layers"]
     assert json.loads((tmp_path / "report/report.json").read_text())["guarantee"] == found["guarantee"]
     page = (tmp_path / "report/report.html").read_text()
     assert page.count("<svg") == 2 and "Agreement with the full model" in page
     told = CliRunner().invoke(app, arguments)
     assert told.exit_code == 0 and "layers a token" in told.stdout and "agreement before" in told.stdout
+    assert "Mode draft: the exit after layer" in told.stdout and "Mode draft" in page
 
 
 def test_the_shipped_pipeline_loads_and_names_its_command() -> None:

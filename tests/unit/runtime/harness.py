@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from builder.decoding.exits.confidence import Measure, probability
 from builder.decoding.filters import penalise
 from builder.decoding.params import SamplingParams
 from builder.runtime.engine import Engine
-from builder.runtime.exits import Exits
+from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.observer import Observer
 from builder.runtime.prefix_cache import Entry
 from builder.runtime.request import Output, Request
@@ -65,6 +66,21 @@ class Letters:
     pieces = Pieces(bytes([ord("a") + n]) for n in range(11))
 
 
+class LensHead:
+    """The target's own head on an inner state."""
+
+    def __init__(self, runner: ToyRunner) -> None:
+        self._output = runner.output
+
+    def say(self, hidden: torch.Tensor, measure: Measure) -> tuple[list[int], list[float]]:
+        logits = hidden @ self._output
+        return logits.argmax(-1).tolist(), measure(logits).tolist()
+
+    def speak(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = hidden @ self._output
+        return logits, probability(logits)
+
+
 class Bench:
     """An engine stepped by hand. `audit` checks both caches against whole passes and spoils everything else in them."""
 
@@ -79,6 +95,7 @@ class Bench:
         observer: Observer | None = None,
         layers: int = 2,
         exits: Callable[[ToyRunner], Exits] | None = None,
+        sure: float = 0.3,  # the least confidence of a draft by the first layer
         **settings: object,
     ) -> None:
         defaults: dict[str, object] = {"max_batch_size": 6, "max_seq_len": 64, "max_num_tokens": 64, "block_size": 4, "num_blocks": 96}
@@ -95,6 +112,7 @@ class Bench:
             tokenizer=tokenizer,  # type: ignore[arg-type]
             observer=observer,
             exits=exits(self.target) if exits else None,
+            draft_exit=ExitPoint(1, LensHead(self.target), sure),
         )
         self.outputs: dict[str, list[Output]] = {}
         self._expected: dict[tuple[int, ...], torch.Tensor] = {}

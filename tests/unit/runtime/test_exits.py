@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
+from builder.decoding.exits.confidence import probability
 from builder.decoding.params import SamplingParams
 from builder.errors import EngineError
 from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.request import DecodeStats
 from builder.runtime.steps import Step
 from builder.runtime.switches import Switches
-from tests.unit.runtime.harness import Bench, plain_greedy, whole_pass
+from tests.unit.runtime.harness import Bench, LensHead, plain_greedy, whole_pass
 from tests.unit.toy_runner import ToyRunner
 
 LAYERS, PROMPTS = 4, ([3, 1, 4, 1, 5], [2, 7], [1, 8, 2, 8, 1, 8, 2])
-
-
-class LensHead:
-    """The target's own head on an inner state."""
-
-    def __init__(self, runner: ToyRunner) -> None:
-        self._output = runner.output
-
-    def say(self, hidden: Tensor, measure: Callable[[Tensor], Tensor]) -> tuple[list[int], list[float]]:
-        logits = hidden @ self._output
-        return logits.argmax(-1).tolist(), measure(logits).tolist()
-
-
-def probability(logits: Tensor) -> Tensor:
-    return logits.softmax(-1).amax(-1)
 
 
 def bench(thresholds: dict[int, float], *, max_pending: int = 3, **settings: object) -> Bench:

@@ -14,6 +14,8 @@ from builder.decoding.proposers import Context, Draft, draft_model
 from builder.decoding.sampling import distribution, token_logprobs
 from builder.decoding.stopping import BINS, StopRule
 from builder.runtime import engine
+from builder.runtime.exit_drafter import ExitDrafter
+from builder.runtime.runner import Rows
 from tests.unit.runtime.harness import Bench, whole_pass
 
 torch.set_num_threads(1)
@@ -32,7 +34,9 @@ def exact(sampling: SamplingParams, bench: Bench, length: int) -> torch.Tensor:
     return torch.stack(masses)
 
 
-def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool, stop: StopRule | None = None, length: int = LENGTH) -> float:
+def p_value(
+    sampling: SamplingParams, proposer: str, shared_kv: bool, stop: StopRule | None = None, length: int = LENGTH, sure: float = 0.4
+) -> float:
     """Chi-square of DRAWS answers against the enumeration. With `stop` every draft ends where it says."""
     bench = Bench(
         vocab=VOCAB,
@@ -45,6 +49,7 @@ def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool, stop: Stop
         max_num_tokens=400,
         num_blocks=200,
         max_waiting=DRAWS,
+        sure=sure,
     )
     bench.scheduler.control.stop_rule = lambda _sequence: stop
     for draw in range(DRAWS):
@@ -63,7 +68,9 @@ def p_value(sampling: SamplingParams, proposer: str, shared_kv: bool, stop: Stop
     return float(torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2, dtype=torch.float64), statistic / 2))
 
 
-@pytest.mark.parametrize(("proposer", "shared_kv"), [("none", True), ("draft_model", True), ("draft_model", False), ("hybrid", True)])
+@pytest.mark.parametrize(
+    ("proposer", "shared_kv"), [("none", True), ("draft_model", True), ("draft_model", False), ("hybrid", True), ("early_exit", True)]
+)
 def test_sampled_answers_are_distributed_as_the_targets(proposer: str, shared_kv: bool) -> None:
     assert p_value(SamplingParams(temperature=1.2, repetition_penalty=3.0), proposer, shared_kv) > 1e-3
 
@@ -99,7 +106,24 @@ def _watched(lengths: set[int]) -> Callable[[Context, Draft], bool]:
     return watch
 
 
-def test_negative_control_a_rule_that_throws_a_drawn_token_away_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=3.0), SamplingParams(temperature=1.2, top_p=0.8, repetition_penalty=3.0)])
+def test_drafts_of_an_exit_leave_the_targets_distribution_and_end_where_its_head_is_unsure(
+    sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: set[int] = set()
+    through = ExitDrafter.through
+
+    def watch(self: ExitDrafter, rows: Rows, groups: Sequence[int]) -> torch.Tensor:
+        lengths.update(count - 1 for count in groups)
+        return through(self, rows, groups)
+
+    monkeypatch.setattr(ExitDrafter, "through", watch)
+    assert p_value(sampling, "early_exit", True, length=4, sure=0.45) > 1e-3
+    assert lengths == {0, 1, 2}
+
+
+@pytest.mark.parametrize("proposer", ["draft_model", "early_exit"])
+def test_negative_control_a_rule_that_throws_a_drawn_token_away_is_seen(proposer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pick, goes_on = draft_model.pick, draft_model.goes_on
     ended: list[Draft] = []
 
@@ -112,7 +136,7 @@ def test_negative_control_a_rule_that_throws_a_drawn_token_away_is_seen(monkeypa
 
     monkeypatch.setattr(draft_model, "pick", unsure)
     monkeypatch.setattr(draft_model, "goes_on", lambda context, draft: goes_on(context, draft) and not any(draft is one for one in ended))
-    assert p_value(SamplingParams(temperature=3.0), "draft_model", True, length=4) < 1e-6
+    assert p_value(SamplingParams(temperature=3.0), proposer, True, length=4) < 1e-6
 
 
 @pytest.mark.parametrize("proposer", ["none", "draft_model"])

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 
 #include "decoder.h"
@@ -72,6 +73,15 @@ class TorchDecoder : public torch::CustomClassHolder {
     model_.cosine = floats("rope.cosine");
     model_.sine = floats("rope.sine");
     for (int i = 0; i < size("num_layers"); i++) model_.layers.push_back(layer("layers." + std::to_string(i) + "."));
+    if (tensors_.contains("map.weight")) {
+      model_.exit.map = matrix("map", model_.hidden);
+      TORCH_CHECK(model_.exit.map.n == model_.hidden && model_.exit.map.bias, "an exit head's map must be square, with a bias");
+    }
+    if (tensors_.contains("up.weight")) {
+      model_.exit.up = matrix("up", model_.hidden);
+      model_.exit.down = matrix("down", model_.exit.up.n);
+      TORCH_CHECK(model_.exit.map.n && model_.exit.down.n == model_.hidden, "an exit head's MLP must lie beside its map and lead back to its width");
+    }
     model_.final_norm = floats("norm");
     model_.head = matrix("head", model_.hidden);
     if (tensors_.contains("vocabulary")) {
@@ -114,6 +124,15 @@ class TorchDecoder : public torch::CustomClassHolder {
     at::Tensor logits = at::empty({hidden.size(0), model_.head.n}, hidden.options());
     decoder_->head(hidden.data_ptr<float>(), (int)hidden.size(0), logits.data_ptr<float>());
     return logits;
+  }
+
+  // With `confidence` also the probability of each token.
+  std::vector<at::Tensor> judge(const at::Tensor& hidden, int64_t vocabulary) {
+    check_hidden(hidden);
+    TORCH_CHECK(0 < vocabulary && vocabulary <= model_.head.n, "the head has ", model_.head.n, " outputs, not ", vocabulary);
+    at::Tensor tokens = at::empty({hidden.size(0)}, hidden.options().dtype(at::kInt)), confidence = at::empty({hidden.size(0)}, hidden.options());
+    decoder_->greedy(hidden.data_ptr<float>(), (int)hidden.size(0), (int)vocabulary, tokens.data_ptr<int32_t>(), confidence.data_ptr<float>());
+    return {tokens, confidence};
   }
 
   at::Tensor greedy(const at::Tensor& hidden, int64_t vocabulary) {
@@ -170,6 +189,86 @@ class TorchDecoder : public torch::CustomClassHolder {
       }
     }
     return {drafted, confidence};
+  }
+
+  // Runs layers start.. in place on hidden, through the exits after layers stops[i] (ascending), and stops at the first whose head is
+  // sure enough (thresholds[i]) of one of the `asked` rows, else before layer `stop`: one call where no row leaves. Returns the exit it
+  // stopped at (`stop`: the number of exits), and of the asked rows there the token (-1: none) and its probability.
+  std::tuple<int64_t, at::Tensor, at::Tensor> to_exit(const at::Tensor& hidden, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table,
+                                                      int64_t start, int64_t stop, const at::Tensor& asked, const std::vector<int64_t>& stops,
+                                                      const c10::List<c10::intrusive_ptr<TorchDecoder>>& heads, const std::vector<double>& thresholds) {
+    TORCH_CHECK(stops.size() == heads.size() && stops.size() == thresholds.size(), "every exit needs a layer, a head and a threshold");
+    const int count = (int)asked.numel(), width = model_.hidden;
+    const int32_t* rows = ints(asked, count);
+    for (int i = 0; i < count; i++) TORCH_CHECK(rows[i] >= 0 && rows[i] < hidden.size(0), "row ", rows[i], " is outside the pass");
+    at::Tensor tokens = at::empty({count}, asked.options()), confidence = at::empty({count}, hidden.options());
+    for (size_t place = 0; place < stops.size(); place++) {
+      layers(hidden, position, sequence, block_table, start, stops[place]);
+      start = stops[place];
+      if (!count) continue;
+      const c10::intrusive_ptr<TorchDecoder> head = heads.get(place);
+      TORCH_CHECK(head->model_.hidden == width && head->vocabulary_.defined(), "no exit head of this model");
+      hidden_.resize((size_t)count * width);
+      for (int i = 0; i < count; i++) std::copy_n(hidden.data_ptr<float>() + (size_t)rows[i] * width, width, hidden_.data() + (size_t)i * width);
+      const int known = (int)head->vocabulary_.numel();
+      int32_t* token = tokens.data_ptr<int32_t>();
+      float* sure = confidence.data_ptr<float>();
+      head->decoder_->greedy(hidden_.data(), count, known + 1, token, sure);
+      bool leaves = false;
+      for (int i = 0; i < count; i++) {
+        const bool knows = token[i] < known;
+        token[i] = knows ? head->vocabulary_.data_ptr<int32_t>()[token[i]] : -1;
+        if (!knows) sure[i] = 0.0f;
+        leaves |= knows && sure[i] >= thresholds[place];
+      }
+      if (leaves) return {(int64_t)place, tokens, confidence};
+    }
+    layers(hidden, position, sequence, block_table, start, stop);
+    return {(int64_t)stops.size(), tokens, confidence};
+  }
+
+  // Drafts by the first `stop` layers and an exit head: up to length[row] tokens after each row, int32 [rows, longest], -1 from where the
+  // head names no token or is less sure than `threshold`. states [longest + 1, rows, hidden]: [i, row] is what the layers made of the
+  // row's token (i = 0) and of its i-th drafted one; they were run as far for each, and the layers above go on from there.
+  std::vector<at::Tensor> draft_to_exit(const at::Tensor& token, const at::Tensor& position, const at::Tensor& sequence, const at::Tensor& block_table,
+                                        const at::Tensor& length, const c10::intrusive_ptr<TorchDecoder>& head, int64_t stop, double threshold) {
+    TORCH_CHECK(cache_.key, "no cache: call set_cache first");
+    TORCH_CHECK(0 < stop && stop <= (int64_t)model_.layers.size() && head->model_.hidden == model_.hidden && head->vocabulary_.defined(), "no exit head of this model");
+    const int rows = (int)token.numel(), known = (int)head->vocabulary_.numel(), width = model_.hidden;
+    const int32_t *ids = head->vocabulary_.data_ptr<int32_t>(), *lengths = ints(length, rows), *owners = ints(sequence, rows);
+    const int longest = rows ? *std::max_element(lengths, lengths + rows) : 0;
+    at::Tensor drafted = at::full({rows, longest}, -1, token.options());
+    at::Tensor states = at::empty({longest + 1, rows, width}, at::kFloat);
+    std::vector<int32_t> last(ints(token, rows), ints(token, rows) + rows), at(ints(position, rows), ints(position, rows) + rows), active(rows);
+    std::iota(active.begin(), active.end(), 0);
+    for (int step = 0; !active.empty(); step++) {
+      std::vector<int32_t> positions, sequences, asked;
+      hidden_.resize(active.size() * width);
+      for (size_t i = 0; i < active.size(); i++) {
+        const int row = active[i];
+        positions.push_back(at[row]++), sequences.push_back(owners[row]);
+        embed(last[row], hidden_.data() + i * width);
+      }
+      const Rows batch{(int)active.size(), positions.data(), sequences.data(), ints(block_table, block_table.numel()), (int)block_table.size(1)};
+      check_rows(batch, (int)block_table.size(0));
+      decoder_->layers(hidden_.data(), batch, cache_, 0, (int)stop);
+      for (size_t i = 0; i < active.size(); i++) {
+        std::copy_n(hidden_.data() + i * width, width, states.data_ptr<float>() + ((size_t)step * rows + active[i]) * width);
+        if (step >= lengths[active[i]]) continue;
+        if (asked.size() < i) std::copy_n(hidden_.data() + i * width, width, hidden_.data() + asked.size() * width);
+        asked.push_back(active[i]);
+      }
+      active.clear();
+      if (asked.empty()) break;
+      best_.resize(asked.size()), confidence_.resize(asked.size());
+      head->decoder_->greedy(hidden_.data(), (int)asked.size(), known + 1, best_.data(), confidence_.data());
+      for (size_t i = 0; i < asked.size(); i++) {
+        if (best_[i] >= known || !(confidence_[i] >= threshold)) continue;
+        last[asked[i]] = drafted.data_ptr<int32_t>()[(size_t)asked[i] * longest + step] = ids[best_[i]];
+        active.push_back(asked[i]);
+      }
+    }
+    return {drafted, states};
   }
 
   void products(int64_t rows) { decoder_->products((int)rows); }
@@ -303,6 +402,9 @@ TORCH_LIBRARY(tandem, m) {
       .def("continue_greedily", &TorchDecoder::continue_greedily)
       .def("head", &TorchDecoder::head)
       .def("greedy", &TorchDecoder::greedy)
+      .def("judge", &TorchDecoder::judge)
+      .def("to_exit", &TorchDecoder::to_exit)
+      .def("draft_to_exit", &TorchDecoder::draft_to_exit)
       .def("products", &TorchDecoder::products)
       .def("instruction_set", &TorchDecoder::instruction_set);
 }

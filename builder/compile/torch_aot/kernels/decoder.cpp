@@ -58,7 +58,7 @@ struct Mass {
 
 class Pass final : public Decoder {
  public:
-  Pass(const Model& model, Team& team, int max_seq_len) : m_(model), team_(team), own_(team.size()), scratch_(team.size()), next_(model.layers.size()) {
+  Pass(const Model& model, Team& team, int max_seq_len) : m_(model), team_(team), own_(team.size()), ones_(model.exit.map.n, 1.0f), scratch_(team.size()), next_(model.layers.size()) {
     for (auto& scratch : scratch_) scratch.reserve(max_seq_len, model.head_dim);
   }
 
@@ -88,7 +88,7 @@ class Pass final : public Decoder {
     reserve(rows);
     team_.run([&](int t) {
       const TileScope scope;
-      const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
+      const Activations& x = prepare(t, mapped(t, hidden, rows), m_.hidden, rows, m_.head, m_.final_norm);
       product(t, m_.head, x, rows, logits, m_.head.n);
     });
   }
@@ -101,7 +101,7 @@ class Pass final : public Decoder {
     if (confidence) mass_.assign((size_t)team_.size() * rows, Mass());
     team_.run([&](int t) {
       const TileScope scope;
-      const Activations& x = prepare(t, hidden, m_.hidden, rows, m_.head, m_.final_norm);
+      const Activations& x = prepare(t, mapped(t, hidden, rows), m_.hidden, rows, m_.head, m_.final_norm);
       Best* best = best_.data() + (size_t)t * rows;
       std::fill_n(best, rows, Best{-INFINITY, vocabulary});
       Mass* mass = confidence ? mass_.data() + (size_t)t * rows : nullptr;
@@ -127,7 +127,7 @@ class Pass final : public Decoder {
  private:
   int qkv_width() const { return m_.layers.empty() ? 0 : m_.layers[0].qkv.n; }  // padded to whole units; an exit head has no layers
   int attention_width() const { return m_.heads * m_.head_dim; }
-  int widest() const { return std::max({m_.hidden, m_.intermediate, attention_width()}); }
+  int widest() const { return std::max({m_.hidden, m_.intermediate, attention_width(), m_.exit.up.n}); }
   const Activations& own_or_shared(int t, int rows) const { return rows <= kPrivateRows ? own_[t] : shared_; }
 
   void reserve(int rows) {
@@ -136,6 +136,30 @@ class Pass final : public Decoder {
     qkv_.resize(std::max(qkv_.size(), (size_t)rows * qkv_width()));
     attention_.resize(std::max(attention_.size(), (size_t)rows * attention_width()));
     middle_.resize(std::max(middle_.size(), (size_t)rows * m_.intermediate));
+    mapped_.resize(std::max(mapped_.size(), (size_t)rows * m_.exit.map.n));
+    narrow_.resize(std::max(narrow_.size(), (size_t)rows * m_.exit.up.n));
+  }
+
+  // What norm and head read: the state itself, or what the exit map makes of it.
+  const float* mapped(int t, const float* hidden, int rows) {
+    const ExitMap& exit = m_.exit;
+    if (!exit.map.n) return hidden;
+    const Activations& x = prepare(t, hidden, m_.hidden, rows, exit.map, ones_.data());
+    if (exit.up.n) {
+      units(t, exit.up, x, rows, [&](int row, int n, const float* out) {
+        for (int i = 0; i < kUnit; i += 16) gated(f32x16::load(out + i), f32x16::all(1.0f)).store(narrow_.data() + (size_t)row * exit.up.n + n + i);
+      });
+    }
+    units(t, exit.map, x, rows, [&](int row, int n, const float* out) {
+      const float* source = hidden + (size_t)row * m_.hidden;
+      const f32x16 inverse = f32x16::all(inverse_rms(source, m_.hidden, m_.eps));
+      for (int i = 0; i < kUnit; i += 16) {
+        const f32x16 mapped = f32x16::load(out + i) + f32x16::load(exit.map.bias + n + i);
+        fma(f32x16::load(source + n + i), inverse, mapped).store(mapped_.data() + (size_t)row * m_.hidden + n + i);
+      }
+    });
+    if (exit.up.n) add_product(t, exit.down, prepare(t, narrow_.data(), exit.up.n, rows, exit.down, nullptr), rows, mapped_.data(), m_.hidden);
+    return mapped_.data();
   }
 
   float total_mass(int row, int rows, float largest) const {
@@ -272,12 +296,14 @@ class Pass final : public Decoder {
   Team& team_;
   std::vector<Activations> own_;  // one a thread
   Activations shared_;
+  const std::vector<float> ones_;                // a norm without weights, of an exit head
   std::vector<Best> best_;                       // [threads][rows]
   std::vector<Mass> mass_;                       // [threads][rows]
   std::vector<Scratch> scratch_;                 // one a thread
   std::vector<Range> runs_;                      // of rows that attend together
   std::vector<std::atomic<int>> next_;           // task of each layer's attention to be taken next
   std::vector<float> qkv_, attention_, middle_;  // [rows, width]
+  std::vector<float> mapped_, narrow_;           // of an exit head: [rows, width]
 };
 
 }  // namespace

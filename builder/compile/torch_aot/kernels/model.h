@@ -29,12 +29,19 @@ struct Layer {
   Matrix down;
 };
 
+// What an exit head makes of an inner layer's state h before norm and head: u + map u + down silu(up u), u = h / rms(h).
+struct ExitMap {
+  Matrix map;       // [hidden, hidden]; n is 0 in a model that is no exit head
+  Matrix up, down;  // [width, hidden] and [hidden, width]; n is 0 without them
+};
+
 struct Model {
   int hidden, intermediate, heads, kv_heads, head_dim;
   float eps;
   const float* cosine;  // [max_seq_len, head_dim / 2]
   const float* sine;
   std::vector<Layer> layers;
+  ExitMap exit;
   const float* final_norm;
   Matrix head;
 };

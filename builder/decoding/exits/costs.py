@@ -1,0 +1,28 @@
+"""What an exit costs and saves, by the weights that a pass reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from builder.decoding.exits.rule import FULL
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Shares of a plain pass: the layers below the exit, and one look at its head."""
+
+    layers: float
+    head: float
+
+
+def time_a_token(chosen: NDArray[np.int64], used: Sequence[bool], costs: Sequence[Costs]) -> float:
+    """Mean time of tokens that leave at the layers of `chosen` [tokens] (an index, or FULL), in plain passes. Every token is looked at by
+    each exit that is `used` up to where it leaves; keys and values that are filled later ride along with rows that read the weights
+    anyway."""
+    looks = np.cumsum([cost.head if use else 0.0 for use, cost in zip(used, costs, strict=True)])
+    times = [cost.layers + look for cost, look in zip(costs, looks, strict=True)] + [1.0 + float(looks[-1])]
+    return float(np.array(times)[np.where(chosen == FULL, len(costs), chosen)].mean())
