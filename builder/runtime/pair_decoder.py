@@ -74,11 +74,14 @@ class PairDecoder:
         """Up to `tokens` tokens without drafts, as they come: one request to the target for all of them. Leaving early ends it."""
         call = replace(self._call(sequence, tokens, Drawer.TARGET), streams=True)
         async with aclosing(self._target.generate(call)) as replies:
-            while True:
+            while tokens > 0:
                 with self._in_flight.fly("target", 1) as flight:
                     reply = await anext(replies, None)
                 if reply is None:
                     return
+                tokens -= len(reply.token_ids)
+                if tokens <= 0:  # nothing more will come: let it end by itself, not as a cancelled request
+                    await anext(replies, None)
                 yield Won(reply.token_ids, flight)
 
     async def _propose(self, sequence: Sequence, limit: int) -> tuple[Tokens, NDArray[Any] | None, Flight | None]:

@@ -163,6 +163,7 @@ def test_without_drafts_one_request_streams_the_whole_answer(make_pair: Any) -> 
     pair.submit("a", [1, 2, 3], SamplingParams(max_tokens=20), speculation=False)
     assert pair.tokens("a") == plain_greedy((1, 2, 3), 20)
     assert [call.streams for call in pair.target.calls] == [True] and pair.draft.calls == []
+    assert pair.target.left_early == 0, "a request that has given everything is not cancelled"
     assert pair.last("a").stats.optimisation == "plain" and pair.last("a").stats.target_passes == 20
 
 
