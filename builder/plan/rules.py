@@ -67,6 +67,7 @@ TRT_ENGINE_RULES: tuple[Rule, ...] = (
     trt_engine_rules.draft_logits_gathered,
     trt_engine_rules.no_context_logits,
     trt_engine_rules.reuse_has_paged_context,
+    trt_engine_rules.drafts_reuse_kv,
     trt_engine_rules.same_limits,
     trt_engine_rules.logits_dtype_agrees,
     trt_engine_rules.placeholders_filled,

@@ -1,8 +1,8 @@
 """What `builder build` makes for TensorRT-LLM on a machine without it: everything up to the step that needs the GPU.
 
 FOLDER/handover.json         what it was made of, and the next step
-FOLDER/model_repository/     trtllm-llmapi: a whole version, checkpoints and arguments of LLM() inside
-                             trtllm-engine: config.pbtxt of both engines' models
+FOLDER/model_repository/     a whole version; trtllm-llmapi: checkpoints and arguments of LLM() inside
+                             trtllm-engine: beside it config.pbtxt of both engines' models
 FOLDER/checkpoints/, build_engines.sh, launch.sh, host_stamp.py      trtllm-engine only
 """
 
@@ -29,6 +29,7 @@ from builder.repository.handover_folder import write_folder
 from builder.repository.manifest import now, tool_versions
 from builder.repository.trtllm_configs import engine_configs
 from builder.spec.load import LoadedPipeline
+from builder.spec.serving import FORWARDED_HEADERS
 from builder.weights import open_checkpoint, open_tokenizer
 
 TRTLLM_BUILD = "trtllm-build"
@@ -144,17 +145,17 @@ def _source(pipeline: LoadedPipeline, role: Role) -> str:
 
 
 def _models(context: PlanContext) -> list[str]:
-    if context.spec.engine.chosen_backend == "trtllm-engine":
-        return list(engine_configs(context))
-    return list(ModelNames.of(context.spec.metadata.name).publish_order())
+    engines = engine_configs(context) if context.spec.engine.chosen_backend == "trtllm-engine" else {}
+    return [*engines, *ModelNames.of(context.spec.metadata.name).publish_order()]
 
 
 def _next_step(context: PlanContext, folder: Path, here: bool) -> str:
     spec, trt, gpu = context.spec, context.spec.engine.trt, context.spec.engine.gpu
     kind = (gpu.built_on or gpu.name) if gpu else "a GPU"
+    copy = f"Copy {folder} to a host with {kind}, TensorRT-LLM {trt.version} and builder in Triton's Python"
     if here:
         return f"Run {folder / LAUNCH_SCRIPT}"
     if spec.engine.chosen_backend == "trtllm-engine":
-        return f"Copy {folder} to a host with {kind} and TensorRT-LLM {trt.version}, and run ./{BUILD_SCRIPT} there, then ./{LAUNCH_SCRIPT}"
-    server = f"tritonserver --model-repository={folder / REPOSITORY}"
-    return f"Copy {folder} to a host with {kind}, TensorRT-LLM {trt.version} and builder in Triton's Python, and run `{server}` there"
+        return f"{copy}, and run ./{BUILD_SCRIPT} there, then ./{LAUNCH_SCRIPT}"
+    server = f"tritonserver --model-repository={folder / REPOSITORY} --model-control-mode=explicit --load-model={spec.metadata.name}"
+    return f"{copy}, and run `{server} --grpc-header-forward-pattern='{FORWARDED_HEADERS}'` there"

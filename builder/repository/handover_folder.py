@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import Role
 from builder.repository import config_pbtxt
 from builder.repository.llmapi import ARGUMENTS, write_arguments
+from builder.repository.pair import PAIR, write_pair
 from builder.repository.publish import Release, publish
 from builder.repository.tokenizer import tokenizer_texts
 from builder.repository.trtllm_configs import EngineModels, engine_configs
@@ -36,8 +37,9 @@ def write_folder(
             for role, source in checkpoints.items():
                 link_tree(source, staged / "checkpoints" / role)
             _write_engine_models(staged, context)
+            _publish(staged, context, checkpoints, tokenizer, PAIR, write_pair)
         else:
-            _publish(staged, context, checkpoints, tokenizer)
+            _publish(staged, context, checkpoints, tokenizer, ARGUMENTS, write_arguments, models=checkpoints)
         write_atomically(staged / SUMMARY, json.dumps(summary, indent=2) + "\n")
         _replace(folder, staged)
     finally:
@@ -56,21 +58,30 @@ def _write_engine_models(staged: Path, context: PlanContext) -> None:
         (staged / name).chmod(0o755)
 
 
-def _publish(staged: Path, context: PlanContext, checkpoints: Mapping[Role, Path], tokenizer: TokenizerFiles) -> None:
-    """A version like any other, whose decode model is made of tensorrt_llm.LLM. Not verified: that takes the GPU."""
-    arguments = staged / ARGUMENTS
-    arguments.mkdir()
-    write_arguments(arguments, context)
+def _publish(
+    staged: Path,
+    context: PlanContext,
+    checkpoints: Mapping[Role, Path],
+    tokenizer: TokenizerFiles,
+    name: str,
+    write: Callable[[Path, PlanContext], None],
+    models: Mapping[Role, Path] | None = None,
+) -> None:
+    """A version like any other, whose decode model goes by what `write` puts into its folder `name`, and by `models` where it loads
+    them itself. Not verified: that takes the GPU."""
+    settings = staged / name
+    settings.mkdir()
+    write(settings, context)
     release = Release(
         pipeline=context.spec.metadata.name,
         spec=context.spec.model_dump(mode="json"),
         fingerprints={"tokenizer": tokenizer.fingerprint, **{role: folder.name for role, folder in checkpoints.items()}},
         tokenizer=tokenizer_texts(tokenizer),
-        engines={ARGUMENTS: arguments} | {str(role): source for role, source in checkpoints.items()},
+        engines={name: settings} | {str(role): source for role, source in (models or {}).items()},
     )
-    (staged / REPOSITORY).mkdir()
+    (staged / REPOSITORY).mkdir(exist_ok=True)
     publish(staged / REPOSITORY, release)
-    shutil.rmtree(arguments)
+    shutil.rmtree(settings)
 
 
 def _replace(folder: Path, staged: Path) -> None:

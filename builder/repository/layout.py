@@ -4,3 +4,4 @@ from __future__ import annotations
 
 SPEC_FILE = "pipeline.json"  # the resolved spec, in each python model's version folder
 TOKENIZER_FOLDER = "tokenizer"
+GRPC_ADDRESS = "TANDEM_GRPC"  # in the environment of a server and its models: host:port of its own gRPC endpoint

@@ -1,7 +1,7 @@
 """config.pbtxt of the models of a hand-over: target and draft on Triton's tensorrtllm backend, and the decode model before them.
 
 The tensors are those of the backend's documentation for TensorRT-LLM 1.2. `stop` ends a request; `draft_input_ids` are the tokens
-to check, `draft_logits` what they were drawn from.
+to check, `draft_logits` what they were drawn from. `<p>_decode` calls them by builder/repository/engine_client.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONAL: Tensors = {
     "temperature": (FLOAT, [1]),
     "runtime_top_k": (INT32, [1]),
     "runtime_top_p": (FLOAT, [1]),
-    "random_seed": (pb.TYPE_UINT64, [1]),
+    "seed": (pb.TYPE_UINT64, [1]),
     "repetition_penalty": (FLOAT, [1]),
     "return_generation_logits": (BOOL, [1]),
     "streaming": (BOOL, [1]),

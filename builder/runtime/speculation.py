@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from builder.decoding.control import ControlSettings, Governor, Member, State, Transition, sampling_class
 from builder.decoding.proposers import Draft
 from builder.decoding.stopping import StopRule
+from builder.runtime.pair_decoder import Won
 from builder.runtime.sequence import Sequence
 from builder.runtime.settings import EngineSettings
 from builder.runtime.step_costs import Kind, StepCosts
@@ -117,6 +118,17 @@ class SpeculationControl:
         """A step without prefill: a target pass of so many rows and all that is done on the host, and the tokens won."""
         record(self._costs, "target", rows, target_seconds)
         self._governor.step_done(target_seconds + draft_seconds, tokens)
+
+    def flown(self, won: Won, running: int) -> None:
+        """A round of one sequence beside `running - 1` others, which have rounds of their own meanwhile: its part of their time is its
+        own."""
+        target, drafting = won.target, won.drafting
+        record(self._costs, "target", target.together, target.seconds)
+        seconds = target.seconds
+        if drafting is not None and len(won.draft):
+            record(self._costs, "draft", drafting.together, drafting.seconds / len(won.draft))
+            seconds += drafting.seconds
+        self._governor.step_done(seconds / max(1, running), len(won.token_ids))
 
 
 def record(costs: StepCosts, kind: Kind, rows: int, seconds: float) -> None:

@@ -20,6 +20,7 @@ from typing import Self, TextIO
 
 from builder.errors import ServeError
 from builder.repository.ensemble import ModelNames
+from builder.repository.layout import GRPC_ADDRESS
 from builder.repository.live import recover, serving_version
 from builder.repository.lock import locked
 from builder.repository.rollback import LOCK_WAIT
@@ -28,6 +29,7 @@ from builder.serve.binary import TritonBinary, environment, find_binary, make_ba
 from builder.serve.control import ModelControl
 from builder.serve.ports import require_free
 from builder.serve.servers import ServerNote
+from builder.spec.serving import FORWARDED_HEADERS
 
 DRAIN_SECONDS = 10  # tritonserver waits this long for running requests when told to stop
 LAST_LINES = 15
@@ -155,7 +157,7 @@ class Triton:
         backends = make_backends(binary, self._folder)
         self._process = subprocess.Popen(
             [sys.executable, "-I", lifeline.__file__, str(os.getpid()), str(binary.server), *self._arguments(backends)],
-            env=environment(binary) | self._variables,
+            env=environment(binary) | {GRPC_ADDRESS: f"{reachable(self.host)}:{self.ports['grpc']}"} | self._variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -177,7 +179,7 @@ class Triton:
             "--model-control-mode=explicit",
             f"--load-model={self.pipeline}",  # the ensemble brings its steps
             "--disable-auto-complete-config",  # config.pbtxt is whole; completing it would start each stub twice
-            "--grpc-header-forward-pattern=(?i)^(x-tenant|traceparent)$",
+            f"--grpc-header-forward-pattern={FORWARDED_HEADERS}",
             f"--exit-timeout-secs={DRAIN_SECONDS}",
             "--log-info=false",
             *ports,

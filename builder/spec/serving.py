@@ -13,6 +13,8 @@ from builder.spec.tenants import TenantLimits
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
+FORWARDED_HEADERS = "(?i)^(x-tenant|traceparent)$"  # of gRPC requests, those that Triton hands to the models
+
 
 class Serving(Section):
     """Endpoints and what a request may ask."""

@@ -9,6 +9,7 @@ from builder.plan.context import PlanContext
 from builder.plan.trtllm.backend import ENGINE_FOLDER
 from builder.plan.trtllm.flags import Role, as_arguments, build_flags, roles
 from builder.plan.trtllm.versions import ENGINE_LINES, line_of
+from builder.spec.serving import FORWARDED_HEADERS
 
 BUILD_SCRIPT, LAUNCH_SCRIPT, STAMP_SCRIPT = "build_engines.sh", "launch.sh", "host_stamp.py"
 REPOSITORY = "model_repository"  # inside the hand-over folder
@@ -55,13 +56,17 @@ def launch_script(context: PlanContext, models: Mapping[Role, str]) -> str:
         f"--http-port={serving.http_port}",
         f"--grpc-port={serving.grpc_port}",
         f"--metrics-port={serving.metrics_port}",
+        f"--grpc-header-forward-pattern={FORWARDED_HEADERS}",
     ]
+    engines = [f"--load-model={models[role]}" for role in roles(context)]
+    # By name: left alone, the server takes the folders of flags and ledger beside the models for models, and ends.
+    server += ["--model-control-mode=explicit", *engines, f"--load-model={context.spec.metadata.name}"]
     ranks = trt.target.world_size
     if trt.launch == "orchestrator":
         return text + "export TRTLLM_ORCHESTRATOR=1\nexec " + _lines(server) + "\n"
     if ranks == 1:
         return text + "exec " + _lines(server) + "\n"
-    silent = ["--model-control-mode=explicit", *(f"--load-model={models[role]}" for role in roles(context))]
+    silent = ["--model-control-mode=explicit", *engines]
     silent += ["--allow-http=0", "--allow-grpc=0", "--allow-metrics=0", "--log-info=0"]
     others = [word for _ in range(ranks - 1) for word in (":", "-n", "1", "tritonserver", f"--model-repository={REPOSITORY}", *silent)]
     return text + "exec " + _lines(["mpirun", "--allow-run-as-root", "-n", "1", *server, *others]) + "\n"

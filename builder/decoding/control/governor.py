@@ -44,6 +44,10 @@ class Governor:
         self._transitions.clear()  # the controllers hold this very list
         return taken
 
+    def _note(self, found: Transition) -> None:
+        """Of a controller. Not the list's own `append`: the list is another one after each `take_transitions`."""
+        self._transitions.append(found)
+
     def allow(self, now: float, allowed: bool) -> None:
         """The operator's word for the whole pipeline."""
         if allowed == self.allowed:
@@ -146,7 +150,7 @@ class Governor:
 
     def _controller(self, scope: Scope, now: float = 0.0) -> Controller:
         if scope not in self._controllers:
-            self._controllers[scope] = Controller(scope.name, self.settings, now, self._transitions.append)
+            self._controllers[scope] = Controller(scope.name, self.settings, now, self._note)
         return self._controllers[scope]
 
 

@@ -12,7 +12,7 @@ from builder.plan.trtllm.versions import ENGINE_LINES, LLMAPI_LINES, line_of
 from builder.plan.wording import listed
 
 AWQ_GROUPS = {"trtllm-engine": (64, 128), "trtllm-llmapi": (128,)}
-PROPOSERS = {"trtllm-engine": ("draft_model", "none"), "trtllm-llmapi": ("draft_model", "ngram", "none")}
+PROPOSERS = {"trtllm-engine": ("draft_model", "hybrid", "none"), "trtllm-llmapi": ("draft_model", "ngram", "none")}
 
 
 def version_supported(context: PlanContext) -> Finding:
@@ -148,12 +148,14 @@ def proposer_supported(context: PlanContext) -> Finding:
 def settings_supported(context: PlanContext) -> Finding:
     """Settings that TensorRT-LLM has nothing for must not look as if they worked."""
     rule, spec = "settings-supported", context.spec
+    admits = spec.engine.chosen_backend == "trtllm-engine"  # our loop decides who runs; LLM() does so itself
     idle = {
         "draft.vocabulary": spec.used_draft is not None and spec.used_draft.vocabulary != "all",
         "early_exit.mode": spec.early_exit.mode != "none",
-        "engine.policy": spec.engine.policy != "fcfs",
+        "speculation.control.early_stop": spec.speculation.control.early_stop,
+        "engine.policy": spec.engine.policy != "fcfs" and not admits,
         "engine.kv_cache.prefix_isolation": spec.engine.kv_cache.prefix_isolation != "none",
-        "serving.tenants": bool(spec.serving.tenants),
+        "serving.tenants": bool(spec.serving.tenants) and not admits,
     }
     used = [key for key, set_ in idle.items() if set_]
     if not used:

@@ -123,6 +123,19 @@ def reuse_has_paged_context(context: PlanContext) -> Finding:
     return Finding(rule, True, "engines read prompts from pages")
 
 
+def drafts_reuse_kv(context: PlanContext) -> Finding:
+    """Every round is a request of its own. TensorRT-LLM does not load such a target without KV reuse; a draft would read the whole text
+    again each time."""
+    rule = "kv-reuse-for-drafts"
+    if context.draft is None:
+        return Finding(rule, True, "no draft")
+    lacking = [role for role in roles(context) if backend_parameters(context, role)["enable_kv_cache_reuse"] != "true"]
+    if not lacking:
+        return Finding(rule, True, "each round finds the text before it in the cache")
+    mend = "Set engine.kv_cache.prefix_caching to true, and no enable_kv_cache_reuse in parameters"
+    return Finding(rule, False, f"KV reuse is off for the {listed(lacking)}, and every round of drafts is a request that needs it", mend)
+
+
 def same_limits(context: PlanContext) -> Finding:
     """A sequence that the target holds must fit the draft, or the round fails in the middle of an answer."""
     rule = "same-limits"

@@ -35,6 +35,10 @@ def load(version_folder: Path, observer: Observer) -> DecodeEngine:
         from builder.repository.llmapi import open_llmapi
 
         return open_llmapi(version_folder, spec, observer=observer)
+    if spec.engine.chosen_backend == "trtllm-engine":
+        from builder.repository.pair import open_pair
+
+        return open_pair(version_folder, spec, observer=observer)
     from builder.repository.engine import open_engine  # torch: importing this module must not cost it
 
     return open_engine(version_folder, spec, observer=observer, version=version_folder.name)

@@ -68,10 +68,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("memory-fit", {"engine": {"gpu": {"name": "L4", "count": 2}}}, "target kv cache"),
     ("trtllm-version-supported", {"trt": {"version": "1.3.0"}}, "trtllm-llmapi"),
     ("trtllm-version-supported", {"trt": {"version": "0.17.0"}}, "1.2.x"),
-    ("proposer-supported", {"speculation": {"proposer": "hybrid"}}, "draft_model or none"),
-    ("settings-supported", {"engine": {"policy": "fair"}}, "torch_aot"),
+    ("proposer-supported", {"speculation": {"proposer": "ngram"}, "draft": None}, "draft_model, hybrid or none"),
+    ("settings-supported", {"speculation": PLAIN_SPECULATION | {"control": {"early_stop": True}}}, "torch_aot"),
     ("settings-supported", {"draft": DRAFT | {"vocabulary": 4096}}, "torch_aot"),
-    ("settings-supported", {"chargeback": {"tenants": ["a"]}, "serving": {"tenants": {"a": {"share": 2}}}}, "torch_aot"),
     ("dtype-supported", {"engine": {"gpu": {"name": "V100-32GB", "count": 2}, "kv_cache": {"memory": "2GiB"}}}, "sm_80"),
     ("engine-matches-server", {"engine": {"gpu": {"name": "A100-80GB", "count": 2, "built_on": "H100"}}}, "built_on"),
     ("engine-matches-server", {"trt": {"triton": "25.03"}}, "25.12"),
@@ -105,6 +104,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "draft_logits to false",
     ),
     ("no-context-logits", flags("target", gather_context_logits=True), "gather_context_logits"),
+    ("kv-reuse-for-drafts", {"engine": {"kv_cache": {"memory": "20GiB", "block_size": 32, "prefix_caching": False}}}, "prefix_caching"),
+    ("kv-reuse-for-drafts", parameters("draft", enable_kv_cache_reuse=False), "enable_kv_cache_reuse"),
     ("kv-reuse-paged-context", flags("target", use_paged_context_fmha="disable"), "use_paged_context_fmha"),
     ("same-limits", flags("draft", max_seq_len=1024), "max_seq_len"),
     ("logits-dtype-agrees", flags("draft", logits_dtype="float16"), "logits_dtype"),
@@ -143,6 +144,9 @@ def test_a_rule_refuses_what_it_is_for_and_nothing_else(make_gpu: MakeContext, r
         ("draft-logits-gathered", {"trt": {"draft_logits": True}}),
         ("kv-reuse-paged-context", flags("target", use_paged_context_fmha=True)),
         ("trtllm-version-supported", {"trt": {"version": "1.2.0rc3"}}),
+        ("settings-supported", {"engine": {"policy": "fair"}}),
+        ("proposer-supported", {"speculation": {"proposer": "hybrid"}}),
+        ("settings-supported", {"chargeback": {"tenants": ["a"]}, "serving": {"tenants": {"a": {"share": 2}}}}),
     ],
 )
 def test_a_rule_allows_what_just_fits(make_gpu: MakeContext, rule: str, change: dict[str, Any]) -> None:
@@ -179,6 +183,7 @@ REFUSED_LLMAPI: list[tuple[str, dict[str, Any], str]] = [
     ("kv-pools-share-gpu", {"trt": {"arguments": {"kv_cache_config__free_gpu_memory_fraction": 0.9}}}, "plain_instance"),
     ("awq-format-supported", {"draft": DRAFT | {"quantization": {"group_size": 64}}}, "128"),
     ("trtllm-version-supported", {"trt": {"version": "1.9.0"}}, "1.2.x or 1.3.x"),
+    ("settings-supported", {"chargeback": {"tenants": ["a"]}, "serving": {"tenants": {"a": {"share": 2}}}}, "torch_aot"),
 ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from builder.plan.context import PlanContext
 from builder.plan.host import Host
 from builder.plan.make import gather
+from builder.repository import handover
 from builder.spec import LoadedPipeline, load_pipeline
 from tests.unit.tiny_models import make_tiny_model
 
@@ -52,3 +53,19 @@ def write_pipeline(tiny_llama: Path, tmp_path: Path) -> WritePipeline:
 @pytest.fixture
 def make_plan_context(write_pipeline: WritePipeline) -> Callable[..., PlanContext]:
     return lambda **changes: gather(write_pipeline(**changes), HOST)
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """In place of modelopt: a folder with a config.json. Holds the recipes asked for."""
+    recipes: list[Any] = []
+
+    def export(cache: Path, role: str, recipe: Any, *rest: Any) -> Path:
+        recipes.append(recipe)
+        folder = cache / f"{role}-export"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text('{"vocab_size": 320}')
+        return folder
+
+    monkeypatch.setattr(handover, "export", export)
+    return recipes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from builder.compile.trtllm.scripts import build_script, launch_script
 from builder.errors import BuildError, CheckError
 from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import as_arguments, build_flags
-from builder.repository import config_pbtxt, handover
+from builder.repository import config_pbtxt
 from builder.repository.handover import hand_over
 from builder.repository.trtllm_configs import EngineModels, engine_configs
 from builder.repository.versions import newest
@@ -26,22 +27,6 @@ from builder.weights import open_checkpoint
 
 MODELS = EngineModels.of("tiny").by_role()
 MakePlanContext = Callable[..., PlanContext]
-
-
-@pytest.fixture
-def exported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """In place of modelopt: a folder with a config.json. Holds the recipes asked for."""
-    recipes: list[Any] = []
-
-    def export(cache: Path, role: str, recipe: Any, *rest: Any) -> Path:
-        recipes.append(recipe)
-        folder = cache / f"{role}-export"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text('{"vocab_size": 320}')
-        return folder
-
-    monkeypatch.setattr(handover, "export", export)
-    return recipes
 
 
 def test_the_target_is_built_with_room_for_drafts_and_the_draft_with_the_same_limits(make_plan_context: MakePlanContext) -> None:
@@ -84,6 +69,15 @@ def test_leader_mode_starts_one_server_for_each_rank(make_plan_context: MakePlan
     text = launch_script(make_plan_context(trt={"target": two, "draft": two}), MODELS)
     assert text.count("-n \\\n    1 \\\n    tritonserver") == 2 and "mpirun" in text
     assert text.count("--allow-http=0") == 1
+
+
+@pytest.mark.parametrize("trt", [{}, {"target": {"tensor_parallel": 2}, "draft": {"tensor_parallel": 2}}])
+def test_the_server_loads_both_engines_and_the_pipeline_by_name(make_plan_context: MakePlanContext, trt: dict[str, Any]) -> None:
+    """Without names tritonserver takes every folder of the repository for a model, those of flags and ledger too, and ends."""
+    first, *others = launch_script(make_plan_context(trt=trt), MODELS).split("    tritonserver" if trt else "exec tritonserver")[1:]
+    assert "--model-control-mode=explicit" in first
+    loaded = [re.findall(r"--load-model=(\S+)", text) for text in (first, *others)]
+    assert loaded == [["tiny_target", "tiny_draft", "tiny"], *[["tiny_target", "tiny_draft"]] * len(others)]
 
 
 def test_orchestrator_mode_starts_one_server(make_plan_context: MakePlanContext) -> None:
@@ -197,7 +191,7 @@ def test_a_second_hand_over_replaces_the_first_even_after_a_kill(write_pipeline:
 
 def test_a_pipeline_that_the_plan_refuses_is_not_handed_over(write_pipeline: Any, exported: list[Any], tmp_path: Path) -> None:
     with pytest.raises(CheckError, match="proposer-supported"):
-        hand_over(write_pipeline(speculation={"proposer": "hybrid"}), tmp_path / "out", tmp_path / "cache", NoProgress())
+        hand_over(write_pipeline(speculation={"proposer": "ngram"}, draft=None), tmp_path / "out", tmp_path / "cache", NoProgress())
     assert exported == [] and not (tmp_path / "out").exists()
 
 

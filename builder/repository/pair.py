@@ -1,0 +1,77 @@
+"""From a version of trtllm-engine to its decode loop: two models of the same server, called by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from builder.errors import RepositoryError
+from builder.plan.context import PlanContext
+from builder.plan.trtllm.flags import roles
+from builder.repository.engine_client import Connection, EngineClient
+from builder.repository.layout import GRPC_ADDRESS, TOKENIZER_FOLDER
+from builder.repository.tokenizer import eos_token_ids, load_tokenizer
+from builder.repository.trtllm_configs import EngineModels
+from builder.runtime.observer import Observer
+from builder.runtime.pair_engine import PairEngine
+from builder.runtime.settings import EngineSettings, TenantLimits
+from builder.spec.pipeline import PipelineSpec
+
+PAIR = "pair"  # folder inside a version of `<p>_decode`
+PAIR_FILE = "pair.json"  # in it: what the loop must know of engines that it does not load
+
+
+def write_pair(folder: Path, context: PlanContext) -> None:
+    known = {"vocab_size": context.target.vocab_size, "models": list(roles(context))}
+    (folder / PAIR_FILE).write_text(json.dumps(known) + "\n", encoding="utf-8")
+
+
+def open_pair(version_folder: Path, spec: PipelineSpec, *, observer: Observer | None = None) -> PairEngine:
+    """The decode loop of a version folder, not started. RepositoryError for a folder that is not whole.
+
+    The models are called when requests come: they may load after this one.
+    """
+    path, tokenizer = version_folder / PAIR / PAIR_FILE, version_folder / TOKENIZER_FOLDER
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RepositoryError(f"cannot be read ({error})", where=str(path), mend="Run `builder build` again") from error
+    names, server = EngineModels.of(spec.metadata.name), Connection(grpc_address(spec))
+    return PairEngine(
+        EngineClient(server, names.target),
+        EngineClient(server, names.draft) if "draft" in known["models"] else None,
+        _settings(spec),
+        vocab_size=known["vocab_size"],
+        eos_token_ids=eos_token_ids(tokenizer),
+        draft_logits=spec.engine.trt.draft_logits,
+        tokenizer=load_tokenizer(tokenizer),
+        observer=observer,
+        close=server.close,
+    )
+
+
+def grpc_address(spec: PipelineSpec) -> str:
+    """Of the server that runs this very process: as `builder serve` says, else as launch.sh starts it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(spec.serving.host, spec.serving.host)  # noqa: S104 - compared, not bound
+    return os.environ.get(GRPC_ADDRESS) or f"{host}:{spec.serving.grpc_port}"
+
+
+def _settings(spec: PipelineSpec) -> EngineSettings:
+    """num_blocks holds one text of full length: how many fit beside each other is the backend's affair."""
+    engine, control = spec.engine, spec.speculation.control
+    return EngineSettings(
+        max_batch_size=engine.max_batch_size,
+        max_seq_len=engine.max_seq_len,
+        max_num_tokens=engine.max_num_tokens,
+        max_waiting=spec.serving.max_waiting,
+        policy=engine.policy,
+        tenants={name: TenantLimits(**limits.model_dump()) for name, limits in spec.serving.tenants.items()},
+        block_size=engine.kv_cache.block_size,
+        num_blocks=-(-engine.max_seq_len // engine.kv_cache.block_size) + 1,
+        proposer=spec.speculation.proposer,
+        max_draft_tokens=spec.speculation.max_draft_tokens,
+        adaptive=control.adaptive,
+        rearm_after=control.rearm_after,
+        shared_kv=False,
+    )
