@@ -40,8 +40,7 @@ class Governor:
         self._compared = False
 
     def take_transitions(self) -> list[Transition]:
-        taken = list(self._transitions)
-        self._transitions.clear()  # the controllers hold this very list
+        taken, self._transitions = self._transitions, []
         return taken
 
     def _note(self, found: Transition) -> None:
