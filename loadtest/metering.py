@@ -107,6 +107,7 @@ def copy_version(repository: Path, pipeline: str, target: Path, *, bare: bool) -
     """A repository with the live version only, its large files linked, and a ledger of its own."""
     version = serving_version(repository, pipeline)
     for model, source in version.folders.items():
+        (target / model / source.name).mkdir(parents=True, exist_ok=True)  # the ensemble's has no file
         link_tree(source, target / model / source.name)
     write_members(target, pipeline, version.number)
     write_ensemble(target, pipeline, version.number)
