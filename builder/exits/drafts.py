@@ -42,14 +42,14 @@ def read_costs(target: Path, heads: Path, layers: Sequence[int]) -> list[Costs]:
 
 
 def choose_draft(scores: Scores, layers: Sequence[int], costs: Sequence[Costs]) -> dict[str, Any]:
-    """The `draft` of calibration.json: the exit that drafts best on the held-out answers, and all of them."""
+    """The `draft` of calibration.json: the exit that drafts best on CHOOSE, and all of them."""
     learned, held_out = scores.answers(MEASURE, Part.CHOOSE), scores.answers(MEASURE, Part.HELD_OUT)
+    wins = [best(learned, place, cost) for place, cost in enumerate(costs)]
     found = []
-    for place, (layer, cost) in enumerate(zip(layers, costs, strict=True)):
-        threshold = best(learned, place, cost).threshold
-        seen = play(held_out, place, threshold, cost)
-        found.append(DraftExit(layer, threshold, seen.drafted, seen.kept, round(seen.speedup, 4)))
-    chosen = max(found, key=lambda exit_: exit_.predicted_speedup)
+    for place, (layer, cost, won) in enumerate(zip(layers, costs, wins, strict=True)):
+        seen = play(held_out, place, won.threshold, cost)
+        found.append(DraftExit(layer, won.threshold, seen.drafted, seen.kept, round(seen.speedup, 4)))
+    chosen = found[max(range(len(wins)), key=lambda place: wins[place].speedup)]
     return {**asdict(chosen), "layers": [asdict(exit_) for exit_ in found]}
 
 
