@@ -31,8 +31,8 @@ from builder.quality.gates import SKIPPED
 from builder.quality.staged import verify_staged
 from builder.repository.engine import DRAFT, KERNELS, TARGET
 from builder.repository.exits import EXITS, read_calibration_file
-from builder.repository.go_live import Server
 from builder.repository.publish import Release, find_published, publish, resume
+from builder.repository.server_group import Server
 from builder.repository.tokenizer import tokenizer_texts
 from builder.repository.versions import Version
 from builder.serve.servers import running_servers

@@ -12,9 +12,9 @@ from typing import Any
 from builder.drills.repository import release_of
 from builder.errors import EngineError
 from builder.repository.engine import TARGET, open_engine
-from builder.repository.go_live import Server
 from builder.repository.models.folder import read_spec
 from builder.repository.publish import publish
+from builder.repository.server_group import Server
 from builder.repository.versions import Version
 from builder.runtime.engine import Engine
 from builder.runtime.observer import Observer

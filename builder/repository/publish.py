@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import py_compile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.errors import RepositoryError
-from builder.files import files_below, link_tree, sha256, sync_folder
+from builder.files import copy_tree, files_below, sha256, sync_folder
 from builder.repository.ensemble import ModelNames
-from builder.repository.go_live import Server, go_live
+from builder.repository.go_live import go_live
 from builder.repository.layout import SPEC_FILE, TOKENIZER_FOLDER
 from builder.repository.live import previous_version, recover
 from builder.repository.lock import BUILD, locked
 from builder.repository.manifest import Manifest, fingerprint, now, tool_versions
 from builder.repository.rollback import LOCK_WAIT
+from builder.repository.server_group import Server
 from builder.repository.version_history import PUBLISH, history, was_live
 from builder.repository.versions import Version, highest_number, remove, remove_staging, staging_folder, versions
 
@@ -120,11 +122,21 @@ def _stage(repository: Path, release: Release, check: Check | None) -> None:
         for name, text in release.tokenizer.items():
             (folder / TOKENIZER_FOLDER / name).write_text(text, "utf-8")
     for name, source in release.engines.items():
-        link_tree(source, staging / names.decode / name)
+        # No hard links: each new one changes the times of a file, and Triton would load every version anew that has it
+        copy_tree(source, staging / names.decode / name)
     results = {**release.results, **(check(staging / names.decode) if check else {})}
+    _compile(staging)
     manifest = Manifest(release.pipeline, release.fingerprint, release.fingerprints, release.spec, results=results)
     files = {path.relative_to(staging).as_posix(): sha256(path) for path in files_below(staging)}
     dataclasses.replace(manifest, files=files, tools=tool_versions(), created=now()).write(staging / names.decode)
+
+
+def _compile(folder: Path) -> None:
+    """Else the first import would write the bytecode, and Triton would take the version for a changed one and load it a second time."""
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    for file in files_below(folder):
+        if file.suffix == ".py":
+            py_compile.compile(str(file), dfile=file.name, doraise=True, invalidation_mode=mode)
 
 
 def _move_into_place(version: Version) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.errors import CheckError, RepositoryError
-from builder.repository.go_live import Server, TakeOver, go_live
+from builder.repository.go_live import TakeOver, go_live
 from builder.repository.live import previous_version, recover
 from builder.repository.lock import locked
+from builder.repository.server_group import Server
 from builder.repository.version_history import ROLLBACK
 from builder.repository.versions import find_version
 

@@ -50,6 +50,11 @@ def was_live(events: list[Event], number: int) -> bool:
     return any(event.after == number and event.action != FAILED for event in events)
 
 
+def came(events: list[Event], number: int) -> Event | None:
+    """What made `number` live last; None when the history does not know."""
+    return next((event for event in reversed(events) if event.after == number and event.action != FAILED), None)
+
+
 def before(events: list[Event], number: int) -> int | None:
     """The version that was live before `number` came last; None when the history does not know."""
     for event in reversed(events):
