@@ -18,6 +18,8 @@ class ModelControl:
 
     host: str
     port: int  # HTTP
+    grpc_port: int | None = None  # None: not known
+    metrics_port: int | None = None
 
     @property
     def name(self) -> str:

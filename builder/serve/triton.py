@@ -94,7 +94,7 @@ class Triton:
         binary = find_binary(self._binary)
         require_free(self.host, self.ports)
         try:
-            self._note.write(reachable(self.host), self.ports["http"])
+            self._note.write(reachable(self.host), self.ports)
             self._launch(binary)
             self._wait_until_ready()
             self._catch_up(starting)
