@@ -51,8 +51,9 @@ def load_slow(folder: Path, observer: Observer) -> Engine:
     return engine
 
 
-def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server]) -> Version:
-    """Publish a bad copy of `good` in its repository, past the quality gate. CheckError when a server refuses it."""
+def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server], *, promote: bool = True) -> Version:
+    """Publish a bad copy of `good` in its repository, past the quality gate; it goes live unless `promote` is False. CheckError when a
+    server refuses it."""
     engines: dict[str, Path] = {}
     if kind == WRONG:
         engines[TARGET] = folder / "wrong_target"
@@ -66,7 +67,7 @@ def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server
             (staged / "model.py").write_text(_MODEL.format(load=load), encoding="utf-8")
         return {"quality": {"verdict": "skipped"}, "drill": kind}
 
-    version, _ = publish(good.repository, release, spoil, servers=servers)
+    version, _ = publish(good.repository, release, spoil, servers=servers, promote=promote)
     return version
 
 

@@ -11,10 +11,11 @@ After a publish the old version stays loaded (`versions.standby`), so that takin
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from builder.errors import CheckError, TandemError
 from builder.repository import version_history
@@ -36,8 +37,13 @@ class TakeOver:
     unreachable: tuple[str, ...] = ()
 
 
-def go_live(version: Version, servers: Sequence[Server], *, action: str, why: str = "") -> TakeOver:
-    """Under the repository's lock, on a complete version. CheckError when a server cannot load it: the old one is live as before."""
+def go_live(
+    version: Version, servers: Sequence[Server], *, action: str, why: str = "", measured: Mapping[str, Any] | None = None
+) -> TakeOver:
+    """Under the repository's lock, on a complete version. CheckError when a server cannot load it: the old one is live as before.
+
+    `why` and `measured` are for the history.
+    """
     repository, pipeline = version.repository, version.pipeline
     names, began = ModelNames.of(pipeline), time.monotonic()
     live = live_version(repository, pipeline)
@@ -57,7 +63,7 @@ def go_live(version: Version, servers: Sequence[Server], *, action: str, why: st
         version_history.record(repository, pipeline, event)
         raise
     seconds = time.monotonic() - began
-    version_history.record(repository, pipeline, Event(action, before, version.number, why))
+    version_history.record(repository, pipeline, Event(action, before, version.number, why, dict(measured or {})))
     _keep_standby(version, group)
     return TakeOver(before, version.number, seconds, tuple(s.name for s in group.reached), tuple(group.unreachable))
 

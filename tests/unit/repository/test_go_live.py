@@ -20,7 +20,7 @@ from builder.repository.live import live_version, recover, serving_version, writ
 from builder.repository.lock import locked
 from builder.repository.publish import Release
 from builder.repository.rollback import roll_back
-from builder.repository.version_history import history
+from builder.repository.version_history import ABORT, CANARY, Event, history, record
 from builder.repository.versions import Version, versions
 
 NAMES = ModelNames.of("p")
@@ -281,3 +281,28 @@ def test_a_standby_that_cannot_be_loaded_leaves_the_live_version_alone(repositor
         load_standby(repository, "p", [server])
     assert server.loaded["p_decode"] == {2}
     assert list(config_pbtxt.read(repository / "p_decode").version_policy.specific.versions) == [2]
+
+
+def test_a_published_version_waits_for_its_promotion_unless_nothing_is_live(
+    tmp_path: Path, repository: Path, release: Callable[[str], Release]
+) -> None:
+    publish.publish(repository, release("w3"), promote=False)
+    assert live_number(repository) == 2
+    publish.publish(tmp_path / "first", release("w1"), promote=False)
+    assert live_number(tmp_path / "first") == 1
+
+
+def test_a_version_that_was_tried_and_taken_back_stays_back_and_is_not_what_a_rollback_goes_to(
+    repository: Path, release: Callable[[str], Release]
+) -> None:
+    version, _ = publish.publish(repository, release("w3"), promote=False)
+    for event in (Event(CANARY, 2, 3), Event(ABORT, 3, 2, "too slow", {"p95": 2.0})):
+        record(repository, "p", event)
+    assert publish.publish(repository, release("w3"))[1]
+    assert publish.resume(version) == 2
+    assert history(repository, "p")[-1].measured == {"p95": 2.0}
+    with locked(repository, "p"):
+        server = FakeServer(repository)
+        load_standby(repository, "p", [server])
+    assert server.loaded["p_decode"] == {1, 2}  # what is live came by a publish, whatever was tried since
+    assert roll_back(repository, "p", None, []).after == 1
