@@ -14,9 +14,10 @@ import pytest
 
 from builder import files
 from builder.errors import CheckError, RepositoryError
-from builder.repository import publish
+from builder.repository import publish, version_bench
 from builder.repository.lock import BUILD, locked
 from builder.repository.publish import Release
+from builder.repository.version_bench import read_bench, write_bench
 from builder.repository.versions import Version, newest, versions
 
 MODELS = ("p", "p_tokenize", "p_decode", "p_detokenize")
@@ -201,3 +202,13 @@ def test_importing_a_version_s_models_changes_no_file_of_it(
         SourceFileLoader("model", str(version.folders[model] / "model.py")).get_code("model")
     assert changed() == before
     assert any(path.name == f"model.{sys.implementation.cache_tag}.pyc" for path in before)
+
+
+def test_what_a_bench_measured_is_kept_beside_the_version_it_was_measured_on(repository: Path, release: Callable[..., Release]) -> None:
+    version, _ = publish.publish(repository, release())
+    assert read_bench(version) is None
+    write_bench(version, dict.fromkeys(version_bench.KEYS, 1) | {"plain_tok_s": 100.5, "peers": ["left out"]})
+    assert read_bench(version) == dict.fromkeys(version_bench.KEYS, 1) | {"plain_tok_s": 100.5}
+    version.manifest.check(version.folders)
+    (repository / ".bench" / "p" / "1.json").write_text("[")
+    assert read_bench(version) is None
