@@ -31,8 +31,9 @@ from builder.quality.gates import SKIPPED
 from builder.quality.staged import verify_staged
 from builder.repository.engine import DRAFT, KERNELS, TARGET
 from builder.repository.exits import EXITS, read_calibration_file
-from builder.repository.go_live import Server
+from builder.repository.live import serving_version
 from builder.repository.publish import Release, find_published, publish, resume
+from builder.repository.server_group import Server
 from builder.repository.tokenizer import tokenizer_texts
 from builder.repository.versions import Version
 from builder.serve.servers import running_servers
@@ -123,12 +124,13 @@ def build_pipeline(
     clock: Callable[[], float] = time.monotonic,
     alignment: AlignmentOptions | None = None,
     verify: bool = True,
+    promote: bool = True,
     servers: Sequence[Server] = (),
 ) -> BuildResult:
     """Build the pipeline and publish it as a new version, unless the newest version was made of exactly the same.
 
     `alignment` takes the place of what wanted_alignment says. Without `verify` the version goes live unproven, and its manifest
-    says so. It goes live in `servers`, and in those that have their note in the repository.
+    says so. It goes live in `servers`, and in those that have their note in the repository; without `promote` only if nothing is live.
     Raises SpecError, WeightsError, TokenizerError, CheckError (the plan, the quality gate or a server said no), BuildError or
     RepositoryError; whatever is raised, no part of a version is left behind.
     """
@@ -162,8 +164,11 @@ def build_pipeline(
             release = replace(release, results={**release.results, "alignment": read_result(release.engines[DRAFT])})
         check = _check(pipeline, repository, progress, verify=verify)
         everywhere = [*servers, *running_servers(repository, release.pipeline)]
-        version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.versions.keep)
-    live = resume(version, [*servers, *running_servers(repository, release.pipeline)]) if cached else version.number
+        version, cached = publish(repository, release, check, servers=everywhere, keep=pipeline.spec.versions.keep, promote=promote)
+    if cached and promote:
+        live = resume(version, [*servers, *running_servers(repository, release.pipeline)])
+    else:
+        live = serving_version(repository, release.pipeline).number
     described = _describe(version, recipes)
     return BuildResult(release.pipeline, version.number, cached, clock() - started, described, version.manifest.results, live, changed)
 

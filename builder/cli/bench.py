@@ -75,6 +75,7 @@ def bench(
     from builder.bench.session import Options, run_bench
     from builder.build import build_pipeline
     from builder.repository.live import serving_version
+    from builder.repository.version_bench import write_bench
 
     options = Options(tokens, _numbers(k, "--k"), _words(classes), quick, triton, peers)
     options.prompts()  # a wrong class or K is told before minutes of work
@@ -84,8 +85,10 @@ def bench(
         say = status.update if err.is_terminal else err.print
         build_pipeline(pipeline, repository)
         name = loaded.spec.metadata.name
-        made = run_bench(loaded, serving_version(repository, name), options, say)
+        version = serving_version(repository, name)
+        made = run_bench(loaded, version, options, say)
         page = write_report(made, report or REPORTS / f"bench-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    write_bench(version, made.to_json())
     if json:
         print_json(made.to_json())
     else:

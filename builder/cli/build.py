@@ -52,6 +52,9 @@ def build(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Publish only what passes the quality gate, or unproven: the manifest says so.")
     ] = True,
+    promote: Annotated[
+        bool, typer.Option("--promote/--no-promote", help="Let the version go live, or leave that to `builder promote`.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Check a pipeline, compile its engines, verify them, and publish them as a new version. Exit 1 if a check or gate says no.
@@ -71,7 +74,7 @@ def build(
     from builder.build import build_pipeline
 
     with progress_bars() as bars:
-        result = build_pipeline(pipeline, repository, progress=bars, verify=verify)
+        result = build_pipeline(pipeline, repository, progress=bars, verify=verify, promote=promote)
     if json:
         print_json(result.to_json())
     else:
@@ -113,7 +116,7 @@ def show(result: BuildResult) -> None:
     verb = "is there already, made of the same" if result.cached else "published"
     out.print(f"Version {result.version} of {result.pipeline} {verb} ({result.seconds:.1f} s).")
     if result.live != result.version:
-        out.print(f"Version {result.live} is live: this one was rolled back. `builder rollback --to {result.version}` makes it live again.")
+        out.print(f"Version {result.live} is live; `builder promote --to {result.version}` lets this one take over.")
     if result.changed:
         out.print(f"Since the version before, {result.changed} changed: alignment and acceptance are new; run `builder bench` again.")
     if quality := result.results.get("quality"):

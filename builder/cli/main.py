@@ -22,10 +22,12 @@ from builder.cli import (
     drill,
     exporter,
     flags,
+    front,
     generate,
     init,
     loadtest,
     plan,
+    promote,
     schema,
     serve,
     stack,
@@ -62,6 +64,8 @@ app.add_typer(flags.app, name="flags")
 app.command("verify")(verify.verify)
 app.command("versions")(versions.versions)
 app.command("rollback")(versions.rollback)
+app.command("promote")(promote.promote)
+app.command("front")(front.front)
 app.add_typer(chargeback.app, name="chargeback")
 app.command("exporter")(exporter.exporter)
 app.command("stack")(stack.stack)

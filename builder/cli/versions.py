@@ -14,6 +14,7 @@ from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline
 from builder.errors import RepositoryError
 from builder.repository.live import live_version, previous_version
 from builder.repository.rollback import roll_back
+from builder.repository.version_bench import read_bench
 from builder.repository.versions import Version
 from builder.repository.versions import versions as complete_versions
 from builder.serve.servers import named_server, running_servers
@@ -98,14 +99,22 @@ def _row(version: Version, state: str, verify: bool) -> dict[str, Any]:
         "quality": quality.get("verdict", "unknown"),
         "gates": {gate["name"]: gate["verdict"] for gate in quality.get("gates", ())},
         "verified": verify,
+        "bench": read_bench(version),
     }
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table("version", "created", "fingerprint", "quality", "", box=None, pad_edge=False)
+    table = Table("version", "created", "fingerprint", "quality", "speed-up", "", box=None, pad_edge=False)
     table.add_column("problem", overflow="fold")
     for row in rows:
         state = f"[bold green]{row['state']}[/]" if row["state"] == "live" else row["state"]
         fingerprint = str(row.get("fingerprint", ""))[:12]
-        table.add_row(str(row["version"]), row.get("created", ""), fingerprint, row.get("quality", ""), state, escape(row["problem"] or ""))
+        made = (str(row["version"]), row.get("created", ""), fingerprint, row.get("quality", ""), _speedup(row.get("bench")))
+        table.add_row(*made, state, escape(row["problem"] or ""))
     return table
+
+
+def _speedup(bench: dict[str, Any] | None) -> str:
+    """Of the method that gained most when the version was measured."""
+    found = [float(setting["speedup"]) for setting in (bench or {}).get("headline", ())]
+    return f"{max(found):.2f}x" if found else ""

@@ -12,9 +12,9 @@ from typing import Any
 from builder.drills.repository import release_of
 from builder.errors import EngineError
 from builder.repository.engine import TARGET, open_engine
-from builder.repository.go_live import Server
 from builder.repository.models.folder import read_spec
 from builder.repository.publish import publish
+from builder.repository.server_group import Server
 from builder.repository.versions import Version
 from builder.runtime.engine import Engine
 from builder.runtime.observer import Observer
@@ -51,8 +51,9 @@ def load_slow(folder: Path, observer: Observer) -> Engine:
     return engine
 
 
-def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server]) -> Version:
-    """Publish a bad copy of `good` in its repository, past the quality gate. CheckError when a server refuses it."""
+def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server], *, promote: bool = True) -> Version:
+    """Publish a bad copy of `good` in its repository, past the quality gate; it goes live unless `promote` is False. CheckError when a
+    server refuses it."""
     engines: dict[str, Path] = {}
     if kind == WRONG:
         engines[TARGET] = folder / "wrong_target"
@@ -66,7 +67,7 @@ def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server
             (staged / "model.py").write_text(_MODEL.format(load=load), encoding="utf-8")
         return {"quality": {"verdict": "skipped"}, "drill": kind}
 
-    version, _ = publish(good.repository, release, spoil, servers=servers)
+    version, _ = publish(good.repository, release, spoil, servers=servers, promote=promote)
     return version
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def copy_version(version: Version, repository: Path, speculation: Mapping[str, A
 def replace_model(version: Version, source: str) -> None:
     """Put another model.py into the decode model of a drill's version; its manifest follows."""
     path = version.decode_folder / "model.py"
-    path.unlink()  # hard links are shared
     path.write_text(source, encoding="utf-8")
-    manifest = version.manifest
-    name = f"{version.decode_folder.parent.name}/{path.name}"
-    dataclasses.replace(manifest, files={**manifest.files, name: sha256(path)}).write(version.decode_folder)
+    shutil.rmtree(path.with_name("__pycache__"))
+    manifest, model = version.manifest, version.decode_folder.parent.name
+    files = {name: digest for name, digest in manifest.files.items() if not name.startswith(f"{model}/__pycache__/")}
+    dataclasses.replace(manifest, files={**files, f"{model}/{path.name}": sha256(path)}).write(version.decode_folder)

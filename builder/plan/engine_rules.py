@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builder.plan.context import PlanContext
 from builder.plan.finding import Finding
-from builder.plan.memory import RESERVE, cache_block_bytes, kv_blocks, memory_fit
+from builder.plan.memory import RESERVE, STANDBY, cache_block_bytes, kv_blocks, memory_fit
 from builder.plan.wording import listed
 from builder.spec.sizes import approximate_bytes
 
@@ -53,7 +53,11 @@ def memory_fits(context: PlanContext) -> Finding:
     message = f"{approximate_bytes(fit.total)} of {approximate_bytes(fit.capacity)}"
     if fit.fits:
         return Finding("memory-fit", True, message)
-    largest = max((item for item in fit.items if item.name != RESERVE), key=lambda item: item.size)
+    standby = next((item.size for item in fit.items if item.name == STANDBY), 0)
+    if fit.total - standby <= fit.capacity:
+        mend = "Set versions.standby to false: a rollback then takes as long as a version takes to load"
+        return Finding("memory-fit", False, f"needs {message}, with the version before the live one", mend)
+    largest = max((item for item in fit.items if item.name not in (RESERVE, STANDBY)), key=lambda item: item.size)
     return Finding("memory-fit", False, f"needs {message}", f"Lower it, starting with {largest.name} ({approximate_bytes(largest.size)})")
 
 

@@ -20,6 +20,7 @@ from builder.plan.parameters import (
 from builder.spec.sizes import approximate_bytes
 
 RESERVE = "runtime reserve"
+STANDBY = "version on standby"
 RUNTIME_RESERVE = 1 << 30  # bytes; allowance for Triton, three Python processes with their libraries, and buffers of the network
 
 
@@ -51,6 +52,8 @@ def memory_fit(context: PlanContext) -> MemoryFit:
         positions = blocks * context.spec.engine.kv_cache.block_size
         return MemoryFit(gpu_memory.items(context, positions), context.device.memory, blocks, positions)
     items = [*_target_weights(context), *_draft_weights(context), _cache(context, blocks), *_activations(context)]
+    if context.spec.versions.standby:
+        items.append(MemoryItem(STANDBY, sum(item.size for item in items), "all of the above again, for the version before the live one"))
     items.append(MemoryItem(RESERVE, RUNTIME_RESERVE, "Triton, Python processes and libraries, a fixed allowance"))
     return MemoryFit(tuple(items), context.host.memory, blocks, blocks * context.spec.engine.kv_cache.block_size)
 

@@ -3,36 +3,27 @@
 1. members load the new version beside the old one      a failure here leaves the old one serving
 2. the ensemble's configuration names the new version   the moment at which it is live
 3. the ensemble is loaded                               requests in flight keep the members that they started with
-4. members drop the old version                         Triton unloads it when its last request has ended
+4. members drop what is not needed any more             Triton unloads a version when its last request has ended
+
+After a publish the old version stays loaded (`versions.standby`), so that taking the new one back needs steps 2 and 3 only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
-from builder.errors import CheckError, ServeError, TandemError
+from builder.errors import CheckError, TandemError
 from builder.repository import version_history
 from builder.repository.ensemble import ModelNames
-from builder.repository.live import live_version, write_ensemble, write_members
+from builder.repository.live import live_version, standby_version, write_ensemble, write_members
+from builder.repository.server_group import Server, ServerGroup
 from builder.repository.version_history import FAILED, Event
 from builder.repository.versions import Version
-
-
-class Server(Protocol):
-    """A running Triton on this repository."""
-
-    @property
-    def name(self) -> str: ...
-
-    def load(self, model: str) -> None:
-        """Read the model's configuration again and load what it names. CheckError when a version cannot be loaded (what served
-        goes on serving), ServeError when the server cannot be reached."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -46,67 +37,70 @@ class TakeOver:
     unreachable: tuple[str, ...] = ()
 
 
-def go_live(version: Version, servers: Sequence[Server], *, action: str, why: str = "") -> TakeOver:
-    """Under the repository's lock, on a complete version. CheckError when a server cannot load it: the old one is live as before."""
+def go_live(
+    version: Version, servers: Sequence[Server], *, action: str, why: str = "", measured: Mapping[str, Any] | None = None
+) -> TakeOver:
+    """Under the repository's lock, on a complete version. CheckError when a server cannot load it: the old one is live as before.
+
+    `why` and `measured` are for the history.
+    """
     repository, pipeline = version.repository, version.pipeline
     names, began = ModelNames.of(pipeline), time.monotonic()
     live = live_version(repository, pipeline)
     before = live.number if live else None
-    group = _Group(servers)
+    group = ServerGroup(servers)
     try:
+        if live is not None and _standby(live) not in (None, version.number):
+            _load(live, group)  # without its standby: three versions at once would be one too many for memory
         write_members(repository, pipeline, version.number, [before] if before else ())
         group.load(names.members)
         write_ensemble(repository, pipeline, version.number)
         group.load([names.ensemble])
     except TandemError as error:
-        if before is not None:
-            _restore(version, before, group)
+        if live is not None:
+            _restore(live, version.number, group)
         event = Event(FAILED, before, version.number, f"{action}: {error.what}")
         version_history.record(repository, pipeline, event)
         raise
     seconds = time.monotonic() - began
-    version_history.record(repository, pipeline, Event(action, before, version.number, why))
-    write_members(repository, pipeline, version.number)
-    with suppress(CheckError):  # the old version stays loaded beside the live one: it takes memory and answers nothing
-        group.load(names.members)
+    version_history.record(repository, pipeline, Event(action, before, version.number, why, dict(measured or {})))
+    _keep_standby(version, group)
     return TakeOver(before, version.number, seconds, tuple(s.name for s in group.reached), tuple(group.unreachable))
 
 
-def _restore(version: Version, before: int, group: _Group) -> None:
+def load_standby(repository: Path, pipeline: str, servers: Sequence[Server]) -> None:
+    """Under the repository's lock: servers that have just started load the version before the live one too, where `versions.standby`
+    says so. Later than the live one, which need not wait for it."""
+    live = live_version(repository, pipeline)
+    if live is not None and _standby(live) is not None:
+        _keep_standby(live, ServerGroup(servers))
+
+
+def _restore(live: Version, failed: int, group: ServerGroup) -> None:
     """The old version is live again, in the repository first: a server that starts now must find it."""
-    repository, pipeline = version.repository, version.pipeline
-    names = ModelNames.of(pipeline)
-    write_members(repository, pipeline, before, [version.number])
-    write_ensemble(repository, pipeline, before)
+    repository, pipeline = live.repository, live.pipeline
+    write_members(repository, pipeline, live.number, [failed])
+    write_ensemble(repository, pipeline, live.number)
     with suppress(CheckError):
-        group.load([names.ensemble])
-    write_members(repository, pipeline, before)
-    with suppress(CheckError):
-        group.load(names.members)
+        group.load([ModelNames.of(pipeline).ensemble])
+    _keep_standby(live, group)
 
 
-class _Group:
-    """All servers, each model in each at once. One that cannot be reached is left out from then on: it holds up nobody."""
+def _keep_standby(live: Version, group: ServerGroup) -> None:
+    """Beside the live version its standby stays loaded, and nothing else. A server that refuses it does without."""
+    standby = _standby(live)
+    try:
+        _load(live, group, () if standby is None else (standby,))
+    except CheckError:
+        with suppress(CheckError):  # what cannot be dropped takes memory and answers nothing
+            _load(live, group)
 
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self.reached = list(servers)
-        self.unreachable: list[str] = []
 
-    def load(self, models: Collection[str]) -> None:
-        """CheckError of the first that refuses, after all have answered."""
-        if not self.reached:
-            return
-        with ThreadPoolExecutor(len(self.reached) * len(models)) as pool:
-            jobs = [(server, pool.submit(server.load, model)) for server in self.reached for model in models]
-        refused: CheckError | None = None
-        for server, job in jobs:
-            try:
-                job.result()
-            except ServeError:
-                if server in self.reached:
-                    self.reached.remove(server)
-                    self.unreachable.append(server.name)
-            except CheckError as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
+def _standby(live: Version) -> int | None:
+    version = standby_version(live.repository, live.pipeline, live)
+    return version.number if version else None
+
+
+def _load(live: Version, group: ServerGroup, beside: Collection[int] = ()) -> None:
+    write_members(live.repository, live.pipeline, live.number, beside)
+    group.load(ModelNames.of(live.pipeline).members)

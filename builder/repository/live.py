@@ -7,8 +7,9 @@ from pathlib import Path
 
 from builder.repository import config_pbtxt, version_history
 from builder.repository.ensemble import ModelNames, model_configs
-from builder.repository.version_history import RECOVER, Event
+from builder.repository.version_history import PROMOTE, PUBLISH, RECOVER, Event
 from builder.repository.versions import Version, newest, remove_leftovers, versions
+from builder.spec.versions import Versions
 
 
 def live_version(repository: Path, pipeline: str) -> Version | None:
@@ -33,6 +34,17 @@ def previous_version(repository: Path, pipeline: str, live: Version) -> Version 
     if known in found:
         return found[known]
     return found.get(max((number for number in found if number < live.number), default=-1))
+
+
+def standby_version(repository: Path, pipeline: str, live: Version) -> Version | None:
+    """The version that stays loaded beside `live`: the one before it, where the spec of `live` says so. After a rollback none: what was
+    taken back is not gone back to."""
+    if not Versions.model_validate(live.manifest.spec.get("versions", {})).standby:
+        return None
+    came = version_history.came(version_history.history(repository, pipeline), live.number)
+    if came is not None and came.action not in (PUBLISH, PROMOTE):
+        return None
+    return previous_version(repository, pipeline, live)
 
 
 def write_members(repository: Path, pipeline: str, live: int, loaded: Collection[int] = ()) -> None:

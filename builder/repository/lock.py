@@ -12,6 +12,7 @@ from pathlib import Path
 from builder.errors import RepositoryError
 
 BUILD = "build"  # held while a version is made and verified; a rollback meanwhile is not kept waiting
+CANARY = "canary"  # held while a version is tried on a share of the requests
 POLL_SECONDS = 0.05
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import py_compile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from builder.errors import RepositoryError
-from builder.files import files_below, link_tree, sha256, sync_folder
+from builder.files import copy_tree, files_below, sha256, sync_folder
 from builder.repository.ensemble import ModelNames
-from builder.repository.go_live import Server, go_live
+from builder.repository.go_live import go_live
 from builder.repository.layout import SPEC_FILE, TOKENIZER_FOLDER
 from builder.repository.live import previous_version, recover
 from builder.repository.lock import BUILD, locked
 from builder.repository.manifest import Manifest, fingerprint, now, tool_versions
 from builder.repository.rollback import LOCK_WAIT
-from builder.repository.version_history import PUBLISH, history, was_live
+from builder.repository.server_group import Server
+from builder.repository.version_history import PUBLISH, has_served, history
 from builder.repository.versions import Version, highest_number, remove, remove_staging, staging_folder, versions
 
 KEEP = 5  # versions, as versions.keep says unless told otherwise
@@ -50,14 +52,21 @@ def find_published(repository: Path, pipeline: str, release_fingerprint: str) ->
 
 
 def publish(
-    repository: Path, release: Release, check: Check | None = None, *, servers: Sequence[Server] = (), keep: int = KEEP
+    repository: Path,
+    release: Release,
+    check: Check | None = None,
+    *,
+    servers: Sequence[Server] = (),
+    keep: int = KEEP,
+    promote: bool = True,
 ) -> tuple[Version, bool]:
     """The version and whether it was there already (the newest has the same fingerprint).
 
     `check` gets the staged `<p>_decode` folder before anything is visible: what it returns joins the manifest's results,
-    what it writes there joins the version, and its exception stops the publish. Then the version goes live, in `servers` too,
-    and the oldest beyond `keep` are removed. Nothing of a publish that failed or was killed is taken for a version: the
-    folders are renamed ensemble last, and whatever is incomplete is removed by the next publish, rollback or serve.
+    what it writes there joins the version, and its exception stops the publish. Then the version goes live, in `servers` too
+    (without `promote` only where nothing is live), and the oldest beyond `keep` are removed. Nothing of a publish that failed or was
+    killed is taken for a version: the folders are renamed ensemble last, and whatever is incomplete is removed by the next publish,
+    rollback or serve.
     Raises RepositoryError (locked, no space, no permission); CheckError when a server cannot load the version, which then
     stays in the repository without being live.
     """
@@ -70,11 +79,13 @@ def publish(
         try:
             _stage(repository, release, check)
             with locked(repository, pipeline, wait=LOCK_WAIT):
-                recover(repository, pipeline)
+                live = recover(repository, pipeline)
                 version = Version(repository, pipeline, highest_number(repository, pipeline) + 1)
                 _move_into_place(version)
-                go_live(version, servers, action=PUBLISH)
-                _prune(version, keep)
+                if promote or live is None:
+                    go_live(version, servers, action=PUBLISH)
+                    live = version
+                _prune(live, keep)
         except OSError as error:
             where = str(error.filename or repository)
             raise RepositoryError(
@@ -88,12 +99,12 @@ def publish(
 def resume(version: Version, servers: Sequence[Server] = ()) -> int:
     """The live version's number, after `version` went live if a killed publish had left it just short of that.
 
-    A version that was live before and was rolled back stays back.
+    A version that was live before, or was tried as a canary, and was taken back stays back.
     """
     repository, pipeline = version.repository, version.pipeline
     with locked(repository, pipeline, wait=LOCK_WAIT):
         live = recover(repository, pipeline)
-        if live is None or (live.number < version.number and not was_live(history(repository, pipeline), version.number)):
+        if live is None or (live.number < version.number and not has_served(history(repository, pipeline), version.number)):
             go_live(version, servers, action=PUBLISH, why="a publish that did not end")
             return version.number
         return live.number
@@ -120,11 +131,21 @@ def _stage(repository: Path, release: Release, check: Check | None) -> None:
         for name, text in release.tokenizer.items():
             (folder / TOKENIZER_FOLDER / name).write_text(text, "utf-8")
     for name, source in release.engines.items():
-        link_tree(source, staging / names.decode / name)
+        # No hard links: each new one changes the times of a file, and Triton would load every version anew that has it
+        copy_tree(source, staging / names.decode / name)
     results = {**release.results, **(check(staging / names.decode) if check else {})}
+    _compile(staging)
     manifest = Manifest(release.pipeline, release.fingerprint, release.fingerprints, release.spec, results=results)
     files = {path.relative_to(staging).as_posix(): sha256(path) for path in files_below(staging)}
     dataclasses.replace(manifest, files=files, tools=tool_versions(), created=now()).write(staging / names.decode)
+
+
+def _compile(folder: Path) -> None:
+    """Else the first import would write the bytecode, and Triton would take the version for a changed one and load it a second time."""
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    for file in files_below(folder):
+        if file.suffix == ".py":
+            py_compile.compile(str(file), dfile=file.name, doraise=True, invalidation_mode=mode)
 
 
 def _move_into_place(version: Version) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.errors import CheckError, RepositoryError
-from builder.repository.go_live import Server, TakeOver, go_live
+from builder.repository.go_live import TakeOver, go_live
 from builder.repository.live import previous_version, recover
 from builder.repository.lock import locked
+from builder.repository.server_group import Server
 from builder.repository.version_history import ROLLBACK
-from builder.repository.versions import find_version
+from builder.repository.versions import Version, find_version
 
 LOCK_WAIT = 30.0  # seconds: a version that is just going live is waited for
 
@@ -29,8 +30,13 @@ def roll_back(repository: Path, pipeline: str, to: int | None, servers: Sequence
         if target is None:
             what = f"version {live.number} is the only one: there is nothing to go back to"
             raise RepositoryError(what, where=str(repository), mend="`builder flags set P.yaml all=off` decodes plainly at once")
-        try:
-            target.manifest.check(target.folders)
-        except RepositoryError as error:
-            raise CheckError(f"version {target.number} must not go live: {error.what}", where=error.where, mend=error.mend) from error
+        require_unchanged(target)
         return go_live(target, servers, action=ROLLBACK, why=why)
+
+
+def require_unchanged(version: Version) -> None:
+    """CheckError when a file of the version does not match its manifest."""
+    try:
+        version.manifest.check(version.folders)
+    except RepositoryError as error:
+        raise CheckError(f"version {version.number} must not go live: {error.what}", where=error.where, mend=error.mend) from error

@@ -13,16 +13,24 @@ from builder.repository.manifest import now
 FOLDER = ".versions"  # hidden: no model for Triton
 
 PUBLISH, ROLLBACK, PROMOTE, RECOVER, FAILED = "publish", "rollback", "promote", "recover", "failed"
+CANARY, ABORT = "canary", "abort"  # a version begins to answer a share of the requests; it was taken back
+
+UNCHANGED = (FAILED, CANARY, ABORT)  # what was live before is live after them
 
 
 @dataclass(frozen=True)
 class Event:
-    """`before` was live until then (None: nothing), `after` is from then on. A failed one changed nothing."""
+    """`before` was live until then (None: nothing), `after` is from then on. A failed one changed nothing.
+
+    Of a canary `before` is live and `after` is tried; when it is taken back, the other way round. `measured` has the numbers that a
+    decision was made of.
+    """
 
     action: str
     before: int | None
     after: int
     why: str = ""
+    measured: dict[str, Any] = field(default_factory=dict)
     when: str = field(default_factory=now)
     who: str = field(default_factory=flag_history.who)
 
@@ -46,14 +54,20 @@ def history(repository: Path, pipeline: str) -> list[Event]:
     return found
 
 
-def was_live(events: list[Event], number: int) -> bool:
+def has_served(events: list[Event], number: int) -> bool:
+    """Whether it was live, or was tried on a share of the requests."""
     return any(event.after == number and event.action != FAILED for event in events)
+
+
+def came(events: list[Event], number: int) -> Event | None:
+    """What made `number` live last; None when the history does not know."""
+    return next((event for event in reversed(events) if event.after == number and event.action not in UNCHANGED), None)
 
 
 def before(events: list[Event], number: int) -> int | None:
     """The version that was live before `number` came last; None when the history does not know."""
     for event in reversed(events):
-        if event.after == number and event.action != FAILED and event.before not in (None, number):
+        if event.after == number and event.action not in UNCHANGED and event.before not in (None, number):
             return event.before
     return None
 

@@ -14,10 +14,12 @@ TIMEOUT = 120.0  # seconds: a load reads weights and starts a process
 
 @dataclass(frozen=True)
 class ModelControl:
-    """Implements builder.repository.go_live.Server."""
+    """Implements builder.repository.server_group.Server."""
 
     host: str
     port: int  # HTTP
+    grpc_port: int | None = None  # None: not known
+    metrics_port: int | None = None
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from builder.chargeback.prices import Prices
 from builder.errors import FlagError, RepositoryError, ServeError
 from builder.repository.flag_store import FlagStore
 from builder.repository.flags import FLAGS
+from builder.repository.live import serving_version
 from builder.repository.versions import newest
 from builder.serve.ports import require_free
 from builder.serve.processes import ProcessUse, server_processes
@@ -94,11 +95,11 @@ class PipelineCollector(Collector):
 
     def _of_repository(self) -> Iterator[Value]:
         try:
-            version = newest(self._repository, self._name)
-            results = version.manifest.results
+            number = newest(self._repository, self._name).number
+            results = serving_version(self._repository, self._name).manifest.results
         except RepositoryError:
             return
-        yield catalogue.NEWEST_VERSION, (), version.number
+        yield catalogue.NEWEST_VERSION, (), number
         for name, value in numbers(results):
             yield catalogue.QUALITY_RESULT, (name,), value
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +22,9 @@ class ServerNote:
     def __init__(self, repository: Path, pipeline: str) -> None:
         self._path = repository / FOLDER / pipeline / f"{socket.gethostname()}-{os.getpid()}-{id(self):x}.json"
 
-    def write(self, host: str, http_port: int) -> None:
-        note = {"hostname": socket.gethostname(), "pid": os.getpid(), "host": host, "http_port": http_port}
+    def write(self, host: str, ports: Mapping[str, int]) -> None:
+        """`ports` by protocol: http, grpc, metrics."""
+        note = {"hostname": socket.gethostname(), "pid": os.getpid(), "host": host, "ports": dict(ports)}
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path, json.dumps(note) + "\n")
@@ -38,9 +40,10 @@ def running_servers(repository: Path, pipeline: str) -> list[ModelControl]:
     for path in sorted((repository / FOLDER / pipeline).glob("*.json")):
         try:
             note = json.loads(path.read_text(encoding="utf-8"))
-            control = ModelControl(str(note["host"]), int(note["http_port"]))
+            ports = {name: int(port) for name, port in note["ports"].items()}
+            control = ModelControl(str(note["host"]), ports["http"], ports.get("grpc"), ports.get("metrics"))
             here, pid = note["hostname"] == socket.gethostname(), int(note["pid"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # removed meanwhile, or no note of ours
         if here and not _alive(pid):
             with suppress(OSError):

@@ -18,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from builder.errors import ServeError
+from builder.errors import RepositoryError, ServeError
 from builder.repository.ensemble import ModelNames
+from builder.repository.go_live import load_standby
 from builder.repository.layout import GRPC_ADDRESS
 from builder.repository.live import recover, serving_version
 from builder.repository.lock import locked
@@ -65,6 +66,7 @@ class Triton:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._process: subprocess.Popen[str] | None = None
         self._pump: threading.Thread | None = None
+        self._standby: threading.Thread | None = None
         self._folder: Path | None = None
         self.shared_memory_prefix = ""
         self._note = ServerNote(self.repository, pipeline)
@@ -94,10 +96,11 @@ class Triton:
         binary = find_binary(self._binary)
         require_free(self.host, self.ports)
         try:
-            self._note.write(reachable(self.host), self.ports["http"])
+            self._note.write(reachable(self.host), self.ports)
             self._launch(binary)
             self._wait_until_ready()
             self._catch_up(starting)
+            self._load_standby()
         except BaseException:  # Ctrl-C while waiting included
             self.stop()
             raise
@@ -123,6 +126,8 @@ class Triton:
             if process is not None:
                 _kill_group(process.pid)  # a stub outlives a server that crashed
                 process.wait()
+                if self._standby is not None:
+                    self._standby.join()  # the load that it waits for has failed by now
                 self._close_log(process)
             self._remove_traces()
 
@@ -150,6 +155,17 @@ class Triton:
             control = ModelControl(reachable(self.host), self.ports["http"])
             for model in (*ModelNames.of(self.pipeline).members, self.pipeline):
                 control.load(model)
+
+    def _load_standby(self) -> None:
+        """The version before joins the live one while that serves already."""
+        if os.access(self.repository, os.W_OK):
+            self._standby = threading.Thread(target=self._load_standby_now, daemon=True, name="tandem-standby")
+            self._standby.start()
+
+    def _load_standby_now(self) -> None:
+        control = ModelControl(reachable(self.host), self.ports["http"])
+        with contextlib.suppress(RepositoryError), locked(self.repository, self.pipeline, wait=LOCK_WAIT):
+            load_standby(self.repository, self.pipeline, [control])
 
     def _launch(self, binary: TritonBinary) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tandem-triton-"))

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator
 from builder.spec.section import Section
 
 OTHER_TENANT = "other"
+PROBE_TENANT = "probe"  # of the prompts that `builder promote --canary` asks
 Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9_.-]*[a-z0-9])?$", max_length=63)]
 Price = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 
@@ -51,11 +52,13 @@ class Chargeback(Section):
     def _names_are_distinct(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
         if OTHER_TENANT in tenants:
             raise ValueError(f"`{OTHER_TENANT}` is the name for everybody who is not listed: remove it")
+        if PROBE_TENANT in tenants:
+            raise ValueError(f"`{PROBE_TENANT}` is the name for the prompts of `builder promote --canary`: choose another")
         repeated = sorted({name for name in tenants if tenants.count(name) > 1})
         if repeated:
             raise ValueError(f"{', '.join(repeated)} listed more than once")
         return tenants
 
     def label(self, tenant: str) -> str:
-        """The metric label for a request's tenant: itself when listed, else `other`."""
-        return tenant if tenant in self.tenants else OTHER_TENANT
+        """The metric label for a request's tenant: itself when listed or `probe`, else `other`."""
+        return tenant if tenant in self.tenants or tenant == PROBE_TENANT else OTHER_TENANT

@@ -22,7 +22,7 @@ PIPELINE_INFO = _metric("pipeline_info", "gauge", "Always 1; the labels say whos
 NEWEST_VERSION = _metric("newest_version", "gauge", "Number of the newest version in the repository")
 TENANT_FLAG = _metric("tenant_flag", "gauge", "Flags in force for tenants that have their own: 1 on, 0 off", "name", "tenant")
 QUALITY_RESULT = _metric(
-    "quality_result", "gauge", "Numbers that the build measured on the newest version, by their place in its manifest", "result"
+    "quality_result", "gauge", "Numbers that the build measured on the live version, by their place in its manifest", "result"
 )
 PRICE = _metric("price_per_million_tokens", "gauge", "Price of a million tokens, as `chargeback` says", "token_type", "currency")
 TRITON_UP = _metric("triton_up", "gauge", "1 when the metrics port of the server answered, else 0")

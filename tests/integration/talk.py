@@ -54,8 +54,8 @@ def total(server: Triton, name: str, /, **labels: str) -> float:
     return sum(v for series, v in metrics(server).items() if series.partition("{")[0] == name and all(w in series for w in wanted))
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+def eventually(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen"
         time.sleep(0.1)

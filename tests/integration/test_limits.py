@@ -124,7 +124,10 @@ def test_the_chunks_of_several_streamed_answers_carry_their_index(tiny_server: T
 def test_a_broken_engine_takes_the_model_out_of_readiness_and_a_fresh_one_serves(tmp_path: Path, tiny_weights: Path) -> None:
     publish_echo(tmp_path, tiny_weights)
     with Triton(tmp_path, "echo", free_ports()) as server:
-        generate(server, text_input="a", max_tokens=1, seed=66)  # BREAKING_SEED
-        eventually(lambda: not model_ready(server.host, server.ports["http"], "echo"))
-        eventually(lambda: model_ready(server.host, server.ports["http"], "echo"))
-        assert generate(server, text_input="ok", max_tokens=2)["text_output"] == "ok"
+        for processes in (2, 3):
+            generate(server, text_input="a", max_tokens=1, seed=66)  # BREAKING_SEED
+            eventually(lambda: not model_ready(server.host, server.ports["http"], "echo"))
+            eventually(lambda: model_ready(server.host, server.ports["http"], "echo"))
+            assert generate(server, text_input="ok", max_tokens=2)["text_output"] == "ok"
+            log = (tmp_path / ".flags" / "echo.events.jsonl").read_text()
+            assert [json.loads(line)["event"] for line in log.splitlines()].count("load") == processes

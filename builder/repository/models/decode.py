@@ -60,7 +60,7 @@ class TritonPythonModel:
         self._apply_flags()  # before the first request
         self._traces = open_request_traces(spec.tracing, self._engine.observe_steps, model=model, version=self._version)
         self._delivery = Delivery(self._engine.cancel, self._record)
-        self._restart = Restart(model, self._engine)
+        self._restart = Restart(model, self._engine, folder / "model.py")
         self._stopping = threading.Event()
         self._upkeeper = threading.Thread(target=self._upkeep, daemon=True, name="tandem-upkeep")
         self._upkeeper.start()

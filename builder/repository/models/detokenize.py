@@ -23,6 +23,7 @@ class TritonPythonModel:
         self._tokenizer = read_tokenizer(folder)
         pipeline = str(args["model_name"]).removesuffix("_detokenize")
         self._decode = f"{pipeline}_decode"
+        self._version = int(args["model_version"])  # several may be loaded: only its own knows the answer
         spans = open_spans(read_spec(folder).tracing, model=pipeline, version=folder.name)
         self._traces = DetokenizeTraces(spans) if spans else None
 
@@ -41,7 +42,9 @@ class TritonPythonModel:
         try:
             options = Options(deserted=Part.from_json(read_texts(request, "parts")[0]).key)
             inputs = [int_tensor("input_ids", [0]), text_tensor("request", options.to_json(""))]
-            call = pb_utils.InferenceRequest(model_name=self._decode, requested_output_names=["parts"], inputs=inputs)
+            call = pb_utils.InferenceRequest(
+                model_name=self._decode, model_version=self._version, requested_output_names=["parts"], inputs=inputs
+            )
             for response in call.exec(decoupled=True):
                 if response.has_error():
                     raise RuntimeError(response.error().message())

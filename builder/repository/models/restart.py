@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,12 +15,15 @@ RETRY_SECONDS = 10.0  # between two tries to load
 
 
 class Restart:
-    """Unloading the ensemble takes it out of /v2/models/<p>/ready while its steps stay; loading it again makes Triton start new
-    processes for all of them, with fresh caches, before it ends this one. Tried with tritonserver 2.51.
+    """Unloading the ensemble takes it out of /v2/models/<p>/ready while its steps stay. Loading it again loads those steps anew whose
+    files have changed, before it ends the old ones, so `model` (this version's model.py) gets a new time: Triton then starts a new
+    process for this version, and for no other. Where that is not allowed the pipeline stays out of readiness, for whoever restarts
+    servers to see. Tried with tritonserver 2.51.
     """
 
-    def __init__(self, pipeline: str, engine: DecodeEngine) -> None:
+    def __init__(self, pipeline: str, engine: DecodeEngine, model: Path) -> None:
         self._pipeline = pipeline
+        self._model = model
         self._engine = engine
         self._thread: threading.Thread | None = None
 
@@ -35,6 +40,7 @@ class Restart:
             try:
                 pb_utils.unload_model(self._pipeline)
                 self._engine.stop()
+                os.utime(self._model)
                 pb_utils.load_model(self._pipeline)
                 return
             except Exception as error:  # without a model nobody is served: try for as long as this process lives

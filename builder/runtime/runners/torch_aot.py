@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from builder.compile.torch_aot.folder import EngineInfo, read_info, read_layout
 from builder.decoding.stopping import StopRule
 from builder.errors import EngineError
+from builder.files import sha256
 from builder.runtime.exits import ExitPoint
 from builder.runtime.runner import Rows
 from builder.weights.config import ModelConfig
@@ -23,6 +24,7 @@ _KEYS_PER_LINE = 16  # positions of a key line (kernels/model.h, Cache)
 EMBEDDING = "embed"
 VOCABULARY = "vocabulary"
 _LINE = 64  # bytes of a cache line
+_loaded_kernels: set[str] = set()  # SHA-256 of the libraries in this process
 
 
 class TorchAotRunner:
@@ -166,7 +168,7 @@ def load_runner(
     """
     info = read_info(folder)
     try:
-        torch.ops.load_library(str(library))
+        load_kernels(library)
         tensors = _read_weights(folder / "weights.safetensors")
         decoder = torch.classes.tandem.Decoder(
             _sizes(info.model),
@@ -182,6 +184,17 @@ def load_runner(
             f"the engine cannot be loaded ({reason})", where=str(folder), mend="Run `builder doctor`, then build again on this machine"
         ) from error
     return TorchAotRunner(info, tensors, decoder, torch.float32 if info.weights == "float32" else torch.bfloat16)
+
+
+def load_kernels(library: Path) -> None:
+    """Once for each content: every version has a copy of the library, and torch ends the process where its classes are registered twice.
+
+    OSError when it cannot be read or loaded.
+    """
+    digest = sha256(library)
+    if digest not in _loaded_kernels:
+        torch.ops.load_library(str(library))
+        _loaded_kernels.add(digest)
 
 
 def _read_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -13,7 +13,7 @@ from builder.compile.cache import default_cache
 from builder.compile.torch_aot.engine import Packer
 from builder.compile.torch_aot.folder import EngineInfo, write_folder
 from builder.compile.torch_aot.library import LIBRARY, build_library
-from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
+from builder.runtime.runners.torch_aot import TorchAotRunner, load_kernels, load_runner
 from builder.weights import Checkpoint, open_checkpoint
 from tests.unit.tiny_models import make_tiny_model
 
@@ -29,7 +29,7 @@ def library() -> Path:
 
 @pytest.fixture(scope="session")
 def instruction_sets(library: Path) -> list[str]:
-    torch.ops.load_library(str(library))
+    load_kernels(library)
     return list(torch.ops.tandem.instruction_sets())
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from builder.plan.memory import kv_blocks, memory_fit
+from builder.plan.engine_rules import memory_fits
+from builder.plan.memory import RESERVE, kv_blocks, memory_fit
 from builder.plan.parameters import cache_bytes_per_token, count_parameters, int4_bytes
 from builder.spec.draft import Quantization
 from builder.weights.config import ModelConfig
@@ -103,3 +104,18 @@ def test_the_blocks_stay_within_the_budget_and_use_it_up(make_context: Any) -> N
     blocks = kv_blocks(context)
     assert blocks * block <= 100 << 20 < (blocks + 1) * block
     assert memory_fit(context).kv_tokens == blocks * 32
+
+
+def test_a_version_on_standby_takes_the_memory_of_the_engine_again_and_no_second_reserve(make_context: Any) -> None:
+    with_it, without = (memory_fit(make_context(versions={"standby": standby})) for standby in (True, False))
+    reserve = next(item.size for item in without.items if item.name == RESERVE)
+    assert with_it.total - without.total == without.total - reserve
+
+
+def test_where_only_the_standby_does_not_fit_the_mend_is_to_do_without(make_context: Any) -> None:
+    context = make_context()
+    one, two = (memory_fit(make_context(versions={"standby": standby})).total for standby in (False, True))
+    narrow = dataclasses.replace(context, host=dataclasses.replace(context.host, memory=(one + two) // 2))
+    assert "versions.standby" in str(memory_fits(narrow).mend)
+    too_narrow = dataclasses.replace(context, host=dataclasses.replace(context.host, memory=one // 2))
+    assert "kv cache" in str(memory_fits(too_narrow).mend)

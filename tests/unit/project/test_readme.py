@@ -13,7 +13,7 @@ import typer.main
 from builder.cli.main import app
 
 ROOT = Path(__file__).parents[3]
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "pipelines/README.md", "docs/flags.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "pipelines/README.md", "docs/flags.md", "docs/canary.md"]
 
 
 def shell_lines(text: str) -> list[str]:

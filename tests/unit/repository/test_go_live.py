@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -14,11 +15,12 @@ import pytest
 from builder.errors import CheckError, RepositoryError, ServeError
 from builder.repository import config_pbtxt, publish
 from builder.repository.ensemble import ModelNames
+from builder.repository.go_live import load_standby
 from builder.repository.live import live_version, recover, serving_version, write_members
 from builder.repository.lock import locked
 from builder.repository.publish import Release
 from builder.repository.rollback import roll_back
-from builder.repository.version_history import history
+from builder.repository.version_history import ABORT, CANARY, Event, history, record
 from builder.repository.versions import Version, versions
 
 NAMES = ModelNames.of("p")
@@ -34,6 +36,8 @@ class FakeServer:
             model: set(config_pbtxt.read(repository / model).version_policy.specific.versions) for model in (*NAMES.members, "p")
         }
         self.served: list[int] = []  # versions of the ensemble that were loaded, in order
+        self.newly: set[tuple[str, int]] = set()  # what had to be loaded
+        self.most = 0  # versions of decode in memory at once: Triton drops old ones only when the new ones are there
 
     def load(self, model: str) -> None:
         if self.gone:
@@ -44,6 +48,9 @@ class FakeServer:
             raise CheckError(f"{model} cannot be loaded")
         for step in config.ensemble_scheduling.step:
             assert step.model_version in self.loaded[step.model_name], "the ensemble needs a version that is not loaded"
+        self.newly |= {(model, version) for version in wanted - self.loaded[model]}
+        if model == NAMES.decode:
+            self.most = max(self.most, len(self.loaded[model] | wanted))
         self.loaded[model] = wanted
         if model == NAMES.ensemble:
             self.served += wanted
@@ -89,7 +96,7 @@ def test_the_last_published_is_live_and_rollback_makes_the_one_before_it_live(re
     done = roll_back(repository, "p", None, [server], "wrong answers")
     assert (done.before, done.after, live_number(repository)) == (2, 1, 1)
     assert server.served == [1]
-    assert server.loaded == {model: {1} for model in (*NAMES.members, "p")}
+    assert server.loaded == {model: {1} for model in (*NAMES.members, "p")}  # what was taken back is dropped
     last = history(repository, "p")[-1]
     assert (last.action, last.before, last.after, last.why) == ("rollback", 2, 1, "wrong answers")
     require_valid(repository)
@@ -127,7 +134,7 @@ def test_a_version_that_a_server_cannot_load_leaves_the_old_one_live_everywhere(
         publish.publish(repository, release("w3"), servers=[good, bad])
     assert live_number(repository) == 2
     assert good.served[-1:] in ([], [2])
-    assert good.loaded["p_decode"] == {2}
+    assert good.loaded["p_decode"] == {1, 2}  # the live one and its standby, as before
     assert history(repository, "p")[-1].action == "failed"
     require_valid(repository)
     bad.bad = ()
@@ -228,3 +235,74 @@ def test_members_keep_both_versions_while_one_takes_over_from_the_other(reposito
     write_members(repository, "p", 2, [1])
     assert list(config_pbtxt.read(repository / "p_decode").version_policy.specific.versions) == [1, 2]
     assert live_number(repository) == 2
+
+
+def test_the_version_before_stays_loaded_so_that_taking_the_new_one_back_loads_nothing(
+    repository: Path, release: Callable[[str], Release]
+) -> None:
+    server = FakeServer(repository)
+    publish.publish(repository, release("w3"), servers=[server])
+    assert {model: server.loaded[model] for model in NAMES.members} == {model: {2, 3} for model in NAMES.members}
+    server.newly.clear()
+    roll_back(repository, "p", None, [server])
+    assert server.newly == {("p", 2)}
+    assert server.loaded["p_decode"] == {2}
+
+
+def test_a_version_that_comes_never_waits_beside_two_others(repository: Path, release: Callable[[str], Release]) -> None:
+    server = FakeServer(repository)
+    for weights in ("w3", "w4"):
+        publish.publish(repository, release(weights), servers=[server])
+    assert server.most == 2
+    assert server.loaded["p_decode"] == {3, 4}
+
+
+def test_without_a_standby_only_the_live_version_stays_loaded(repository: Path, release: Callable[[str], Release]) -> None:
+    server = FakeServer(repository)
+    spec = {"metadata": {"name": "p"}, "versions": {"standby": False}}
+    publish.publish(repository, dataclasses.replace(release("w3"), spec=spec), servers=[server])
+    assert server.loaded["p_decode"] == {3}
+
+
+def test_a_server_that_starts_serves_the_live_version_and_then_loads_the_one_before(repository: Path) -> None:
+    with locked(repository, "p"):
+        recover(repository, "p")
+        server = FakeServer(repository)
+        assert server.loaded["p_decode"] == {2}
+        load_standby(repository, "p", [server])
+    assert server.loaded["p_decode"] == {1, 2}
+    assert server.served == []
+
+
+def test_a_standby_that_cannot_be_loaded_leaves_the_live_version_alone(repository: Path) -> None:
+    with locked(repository, "p"):
+        recover(repository, "p")
+        server = FakeServer(repository, bad=(1,))
+        load_standby(repository, "p", [server])
+    assert server.loaded["p_decode"] == {2}
+    assert list(config_pbtxt.read(repository / "p_decode").version_policy.specific.versions) == [2]
+
+
+def test_a_published_version_waits_for_its_promotion_unless_nothing_is_live(
+    tmp_path: Path, repository: Path, release: Callable[[str], Release]
+) -> None:
+    publish.publish(repository, release("w3"), promote=False)
+    assert live_number(repository) == 2
+    publish.publish(tmp_path / "first", release("w1"), promote=False)
+    assert live_number(tmp_path / "first") == 1
+
+
+def test_a_version_that_was_tried_and_taken_back_stays_back_and_is_not_what_a_rollback_goes_to(
+    repository: Path, release: Callable[[str], Release]
+) -> None:
+    version, _ = publish.publish(repository, release("w3"), promote=False)
+    for event in (Event(CANARY, 2, 3), Event(ABORT, 3, 2, "too slow", {"p95": 2.0})):
+        record(repository, "p", event)
+    assert publish.publish(repository, release("w3"))[1]
+    assert publish.resume(version) == 2
+    assert history(repository, "p")[-1].measured == {"p95": 2.0}
+    with locked(repository, "p"):
+        server = FakeServer(repository)
+        load_standby(repository, "p", [server])
+    assert server.loaded["p_decode"] == {1, 2}  # what is live came by a publish, whatever was tried since
+    assert roll_back(repository, "p", None, []).after == 1

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 
 from builder import files
 from builder.errors import CheckError, RepositoryError
-from builder.repository import publish
+from builder.repository import publish, version_bench
 from builder.repository.lock import BUILD, locked
 from builder.repository.publish import Release
+from builder.repository.version_bench import read_bench, write_bench
 from builder.repository.versions import Version, newest, versions
 
 MODELS = ("p", "p_tokenize", "p_decode", "p_detokenize")
@@ -80,20 +83,17 @@ def test_the_same_fingerprint_publishes_nothing(repository: Path, release: Calla
     assert publish.publish(repository, release("w1"))[0].number == 3  # only the newest counts: going back is a new version
 
 
-def test_engines_are_linked_and_not_copied(repository: Path, release: Callable[..., Release]) -> None:
-    made = release()
-    version, _ = publish.publish(repository, made)
-    assert (version.decode_folder / "target" / "weights.safetensors").samefile(made.engines["target"] / "weights.safetensors")
+def test_what_is_published_later_touches_no_file_of_a_version(repository: Path, release: Callable[..., Release]) -> None:
+    """Triton loads a version anew one of whose files has another time, that of its links included."""
 
+    def times() -> dict[Path, tuple[int, int]]:
+        found = [path for folder in version.folders.values() for path in (folder, *folder.rglob("*"))]
+        return {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in found}
 
-def test_engines_are_copied_where_links_are_impossible(
-    repository: Path, release: Callable[..., Release], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_link(source: object, target: object) -> None:
-        raise OSError(errno.EXDEV, "another file system")
-
-    monkeypatch.setattr(os, "link", no_link)
-    version, _ = publish.publish(repository, release())
+    version, _ = publish.publish(repository, release("w1"))
+    before = times()
+    publish.publish(repository, release("w2"))
+    assert times() == before
     assert (version.decode_folder / "target" / "weights.safetensors").read_bytes() == b"weights"
 
 
@@ -116,7 +116,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(
     def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(target))
 
-    monkeypatch.setattr(publish, "link_tree", full)
+    monkeypatch.setattr(publish, "copy_tree", full)
     with pytest.raises(RepositoryError, match="No space left on device"):
         publish.publish(repository, release())
     assert versions(repository, "p") == []
@@ -185,3 +185,30 @@ def test_the_manifest_is_readable_json_with_the_resolved_spec(repository: Path, 
     manifest = json.loads((version.decode_folder / "manifest.json").read_text())
     assert manifest["spec"] == {"metadata": {"name": "p"}}
     assert manifest["created"].endswith("+00:00")
+
+
+def test_importing_a_version_s_models_changes_no_file_of_it(
+    repository: Path, release: Callable[..., Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton loads a version anew whose folder has changed."""
+
+    def changed() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for folder in version.folders.values() for path in (folder, *folder.rglob("*"))}
+
+    version, _ = publish.publish(repository, release())
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    before = changed()
+    for model in MODELS[1:]:
+        SourceFileLoader("model", str(version.folders[model] / "model.py")).get_code("model")
+    assert changed() == before
+    assert any(path.name == f"model.{sys.implementation.cache_tag}.pyc" for path in before)
+
+
+def test_what_a_bench_measured_is_kept_beside_the_version_it_was_measured_on(repository: Path, release: Callable[..., Release]) -> None:
+    version, _ = publish.publish(repository, release())
+    assert read_bench(version) is None
+    write_bench(version, dict.fromkeys(version_bench.KEYS, 1) | {"plain_tok_s": 100.5, "peers": ["left out"]})
+    assert read_bench(version) == dict.fromkeys(version_bench.KEYS, 1) | {"plain_tok_s": 100.5}
+    version.manifest.check(version.folders)
+    (repository / ".bench" / "p" / "1.json").write_text("[")
+    assert read_bench(version) is None

@@ -43,7 +43,8 @@ def export(spec: PipelineSpec, read: Any, repository: Path) -> Scrape:
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr("builder.serve.exporter.newest", lambda repository, pipeline: PUBLISHED)
+    for name in ("newest", "serving_version"):
+        monkeypatch.setattr(f"builder.serve.exporter.{name}", lambda repository, pipeline: PUBLISHED)
     (tmp_path / ".flags").mkdir()
     (tmp_path / ".flags" / "p.json").write_text(Flags().set("speculation", False, "search").to_text())
     return tmp_path
