@@ -114,7 +114,7 @@ def test_a_sampled_answer_is_repeated_by_its_seed(pair_server: Triton) -> None:
 def test_a_cancelled_request_ends_and_so_does_what_it_had_in_flight(pair_server: Triton, speculation: str) -> None:
     url = f"127.0.0.1:{pair_server.ports['grpc']}"
     asked: dict[str, str | int | float | bool] = {"max_tokens": 240, "ignore_eos": True, "speculation": speculation}
-    before = total(pair_server, "contract_cancelled")
+    before = total(pair_server, "contract_cancelled", model="pair_target")
     stream = client.generate(url, "pair", prompt="x", parameters=asked, request_id="long")
     next(stream)
     client.cancel(url, "pair", "long")
