@@ -14,6 +14,7 @@ from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
 from builder.runtime.compute_share import share_pass_time
 from builder.runtime.decoder import Decoder, Verdict
+from builder.runtime.delivery import deliver
 from builder.runtime.drain import Drain
 from builder.runtime.endings import Endings
 from builder.runtime.exits import ExitPoint, Exits
@@ -305,17 +306,6 @@ class Engine:
                 self._forget(sequence, sequence.answer.abandon(f"{type(error).__name__}: {error}"), now)
 
     def _deliver(self) -> None:
-        """A consumer that raises loses its own request only, and hears no more of it."""
         outbox, self._outbox = self._outbox, []
         for sequence, output in outbox:
-            try:
-                sequence.on_output(output)
-            except Exception:
-                log.warning("the consumer of request %s failed; the request is cancelled", sequence.request.id, exc_info=True)
-                sequence.on_output = _nowhere
-                if output.finish_reason is None:
-                    self.cancel(sequence.request.id, Cancellation.UNDELIVERABLE)
-
-
-def _nowhere(_output: Output) -> None:
-    """Takes the outputs of a request whose consumer is gone."""
+            deliver(sequence, output, self.cancel)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from builder.decoding.random import fresh_seed, sample_seed
 from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
+from builder.runtime.delivery import deliver
 from builder.runtime.drain import Drain
 from builder.runtime.engine_model import EngineModel
 from builder.runtime.limits import Limits
@@ -189,17 +190,9 @@ class PairEngine:
                 self._emit(sequence, answer.abandon(f"{type(error).__name__}: {error}"))
 
     def _emit(self, sequence: Sequence, output: Output) -> None:
-        """A consumer that raises loses its own request only, and hears no more of it."""
-        request_id = sequence.request.id
         if output.finish_reason is not None:
             self._forget(sequence, output)
-        try:
-            sequence.on_output(output)
-        except Exception:
-            log.warning("the consumer of request %s failed; the request is cancelled", request_id, exc_info=True)
-            sequence.on_output = _nowhere
-            if output.finish_reason is None:
-                self._end(request_id, Cancellation.UNDELIVERABLE)
+        deliver(sequence, output, self._end)
 
     def _forget(self, sequence: Sequence, output: Output) -> None:
         request, now = sequence.request, time.monotonic()
@@ -223,7 +216,3 @@ def _check_supported(request: Request) -> None:
         raise RequestError("logprobs are not available with trtllm-engine", where="logprobs", mend="Leave logprobs out")
     if sampling.min_p:
         raise RequestError("min_p is not available with trtllm-engine", where="min_p", mend="Leave min_p out, or use top_p")
-
-
-def _nowhere(_output: Output) -> None:
-    """Takes the outputs of a request whose consumer is gone."""
