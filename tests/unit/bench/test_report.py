@@ -21,7 +21,7 @@ from builder.bench.report import Report
 from builder.bench.session import Options
 from builder.cli import main
 from builder.errors import SpecError, TandemError
-from builder.repository import live
+from builder.repository import live, version_bench
 
 DEMO = str(Path(__file__).parents[3] / "pipelines" / "smollm2.yaml")
 KEYS = {"plain_tok_s", "bandwidth_gb_s", "limit_share", "triton_share", "identity", "recommended_k", "speculative", "peers"}
@@ -88,7 +88,7 @@ def call(monkeypatch: pytest.MonkeyPatch, report: Report, tmp_path: Path) -> Any
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(build, "build_pipeline", lambda *_: None)
-    monkeypatch.setattr(live, "serving_version", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(live, "serving_version", lambda *_: SimpleNamespace(repository=tmp_path / "models", pipeline="tiny", number=3))
 
     def run(made: Report, *arguments: str) -> Any:
         monkeypatch.setattr(session, "run_bench", lambda *_: made)
@@ -104,6 +104,8 @@ def test_the_command_writes_its_report_and_prints_one_document(call: Any, report
     (folder,) = (tmp_path / "reports").iterdir()
     assert re.fullmatch(r"bench-smollm2-\d{8}T\d{6}Z", folder.name)
     assert {path.name for path in folder.iterdir()} == {"report.html", "report.json"}
+    kept = json.loads((tmp_path / "models" / version_bench.FOLDER / "tiny" / "3.json").read_text())
+    assert (kept["plain_tok_s"], set(kept)) == (95.0, set(version_bench.KEYS))
 
 
 def test_a_token_that_differs_is_named_and_makes_the_exit_code_one(call: Any, report: Report) -> None:
