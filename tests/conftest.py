@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 # Before torch and the hub client are imported: two threads are what the smallest supported machine has, and no test downloads.
@@ -12,6 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import pytest
 import torch
 from hypothesis import settings
+
+# A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: the servers that tests start must hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FOLDERS = ("unit", "integration", "e2e")
 
