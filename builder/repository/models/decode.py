@@ -23,6 +23,7 @@ from builder.repository.models.answer import Answer
 from builder.repository.models.billing import Billing
 from builder.repository.models.control_upkeep import ControlUpkeep
 from builder.repository.models.delivery import Delivery
+from builder.repository.models.deserted import Listener, address_of
 from builder.repository.models.folder import read_spec, version_folder
 from builder.repository.models.loader import load
 from builder.repository.models.parameters import Options
@@ -61,6 +62,7 @@ class TritonPythonModel:
         self._traces = open_request_traces(spec.tracing, self._engine.observe_steps, model=model, version=self._version)
         self._delivery = Delivery(self._engine.cancel, self._record)
         self._restart = Restart(model, self._engine, folder / "model.py")
+        self._deserted = Listener(address_of(model, self._version))
         self._stopping = threading.Event()
         self._upkeeper = threading.Thread(target=self._upkeep, daemon=True, name="tandem-upkeep")
         self._upkeeper.start()
@@ -74,9 +76,7 @@ class TritonPythonModel:
                 request.get_response_sender(), client_id, options.stream, self._version, self._stream_interval, samples, options.tenant
             )
             try:
-                if options.deserted is not None:
-                    self._reclaim(options.deserted, answer)
-                elif options.cancel is not None:
+                if options.cancel is not None:
                     self._cancel(options.cancel, answer)
                 else:
                     self._submit(options, read_ints(request, "input_ids").tolist(), answer)
@@ -93,6 +93,7 @@ class TritonPythonModel:
         for answer in self._delivery.stop():
             answer.fail(EngineError("the model was unloaded before the answer was complete", mend="Send the request again"))
         self._upkeeper.join()
+        self._deserted.close()
         self._billing.close()
         self._traces.close()
 
@@ -131,13 +132,6 @@ class TritonPythonModel:
             raise RequestError(f"no request with id {client_id!r} is running", where="cancel")
         answer.add(Output(request_id=client_id, token_ids=(), finish_reason=FinishReason.CANCELLED, usage=Usage(0, 0)))
 
-    def _reclaim(self, key: int, answer: Answer) -> None:
-        """Detokenize found that nobody listens to the answer; it may have ended meanwhile."""
-        for engine_id, other in self._delivery.live():
-            if other.key == key:
-                self._engine.cancel(engine_id, Cancellation.DISCONNECTED)
-        answer.add(Output(request_id="", token_ids=(), finish_reason=FinishReason.CANCELLED, usage=Usage(0, 0)))
-
     def _apply_flags(self) -> None:
         """Hand changed flags to the engine, running requests included, and say in log and metrics what is in force."""
         if not self._flags.poll():
@@ -160,8 +154,9 @@ class TritonPythonModel:
                 self._control.take(self._engine.control_report())
                 self._sink.flush()
                 self._traces.flush()
+                deserted = set(self._deserted.keys())
                 for engine_id, answer in self._delivery.live():
-                    if answer.consumer_gone():
+                    if answer.key in deserted or answer.consumer_gone():
                         self._engine.cancel(engine_id, Cancellation.DISCONNECTED)
                 self._restart.look()
             except Exception as error:  # flags and metrics must never end the serving

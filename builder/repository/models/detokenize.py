@@ -8,8 +8,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from builder.repository.models.deserted import address_of, tell
 from builder.repository.models.folder import read_spec, read_tokenizer, version_folder
-from builder.repository.models.parameters import Options
 from builder.repository.models.parts import Part
 from builder.repository.models.tensors import error_response, int_tensor, log_exception, read_texts, text_tensor
 from builder.telemetry.detokenize_traces import DetokenizeTraces
@@ -22,8 +22,7 @@ class TritonPythonModel:
         folder = version_folder(args)
         self._tokenizer = read_tokenizer(folder)
         pipeline = str(args["model_name"]).removesuffix("_detokenize")
-        self._decode = f"{pipeline}_decode"
-        self._version = int(args["model_version"])  # several may be loaded: only its own knows the answer
+        self._decode = address_of(pipeline, str(args["model_version"]))  # several may be loaded: only its own knows the answer
         spans = open_spans(read_spec(folder).tracing, model=pipeline, version=folder.name)
         self._traces = DetokenizeTraces(spans) if spans else None
 
@@ -40,14 +39,7 @@ class TritonPythonModel:
     def _report_deserted(self, request: Any) -> None:
         """Triton tells the steps it starts that the ensemble's client has left, but not decode, which started before."""
         try:
-            options = Options(deserted=Part.from_json(read_texts(request, "parts")[0]).key)
-            inputs = [int_tensor("input_ids", [0]), text_tensor("request", options.to_json(""))]
-            call = pb_utils.InferenceRequest(
-                model_name=self._decode, model_version=self._version, requested_output_names=["parts"], inputs=inputs
-            )
-            for response in call.exec(decoupled=True):
-                if response.has_error():
-                    raise RuntimeError(response.error().message())
+            tell(self._decode, Part.from_json(read_texts(request, "parts")[0]).key)
         except Exception as error:  # the answer then costs as much as its deadline allows
             log_exception(error)
 

@@ -25,10 +25,7 @@ MOST_SAMPLES = 64
 
 @dataclass(frozen=True)
 class Options:
-    """A request without its text. `messages` is a chat as JSON; `cancel` names a running request to stop instead of a prompt.
-
-    `deserted` comes from detokenize only, and is the key of an answer whose consumer has left.
-    """
+    """A request without its text. `messages` is a chat as JSON; `cancel` names a running request to stop instead of a prompt."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: bool = True
@@ -40,7 +37,6 @@ class Options:
     messages: str | None = None
     cancel: str | None = None
     id: str | None = None  # of a client whose endpoint carries none beside the parameters, as HTTP `generate`
-    deserted: int | None = None
     traceparent: str | None = None  # W3C, of the client's own span
     tokenized: tuple[int, int] | None = None  # when tokenize began and ended, nanoseconds since 1970; where requests are traced
 
