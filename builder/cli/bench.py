@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # the bench loads engines and so imports torch: seconds that 
 
     from builder.bench.report import Report
     from builder.bench.tables import Table as Content
+    from builder.repository.versions import Version
     from builder.spec.load import LoadedPipeline
 
 REPORTS = Path("reports")
@@ -73,19 +73,13 @@ def bench(
         return
     from builder.bench.files import write_report
     from builder.bench.session import Options, run_bench
-    from builder.build import build_pipeline
-    from builder.repository.live import serving_version
     from builder.repository.version_bench import write_bench
 
     options = Options(tokens, _numbers(k, "--k"), _words(classes), quick, triton, peers)
     options.prompts()  # a wrong class or K is told before minutes of work
     options.lengths(loaded.spec.speculation.max_draft_tokens)
-    signal.signal(signal.SIGTERM, _leave)
-    with err.status("building") as status:  # shows nothing where stderr is no terminal: there each step is a line
-        say = status.update if err.is_terminal else err.print
-        build_pipeline(pipeline, repository)
-        name = loaded.spec.metadata.name
-        version = serving_version(repository, name)
+    name = loaded.spec.metadata.name
+    with _built(loaded, repository) as (version, say):
         made = run_bench(loaded, version, options, say)
         page = write_report(made, report or REPORTS / f"bench-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     write_bench(version, made.to_json())
@@ -111,20 +105,15 @@ def _bench_streams(
 ) -> None:
     from builder.bench.load_report import write_load_report
     from builder.bench.load_session import LoadOptions, run_load
-    from builder.build import build_pipeline
-    from builder.repository.live import serving_version
 
     levels = _numbers(concurrency, "--concurrency")
     if levels is None:
         raise SpecError("there is no number of streams", where="--concurrency", mend="Write numbers such as 1,4,16")
     options = LoadOptions(levels, tokens, 1 if quick else 3, _words(classes), peers)
     options.check()
-    signal.signal(signal.SIGTERM, _leave)
-    with err.status("building") as status:
-        say = status.update if err.is_terminal else err.print
-        build_pipeline(loaded.path, repository)
-        name = loaded.spec.metadata.name
-        made = run_load(loaded, serving_version(repository, name), options, say)
+    name = loaded.spec.metadata.name
+    with _built(loaded, repository) as (version, say):
+        made = run_load(loaded, version, options, say)
         page = write_load_report(made, report or REPORTS / f"streams-{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     if json:
         print_json(made.to_json())
@@ -136,16 +125,11 @@ def _bench_streams(
 def _bench_placement(loaded: LoadedPipeline, tokens: int, classes: str | None, quick: bool, repository: Path, json: bool) -> None:
     from builder.bench.placement import measure_placements
     from builder.bench.session import Options
-    from builder.build import build_pipeline
-    from builder.repository.live import serving_version
 
     options = Options(tokens, classes=_words(classes), quick=quick)
     prompts = options.prompts()
-    signal.signal(signal.SIGTERM, _leave)
-    with err.status("building") as status:
-        say = status.update if err.is_terminal else err.print
-        build_pipeline(loaded.path, repository)
-        made = measure_placements(serving_version(repository, loaded.spec.metadata.name), prompts, options.answer_tokens, say)
+    with _built(loaded, repository) as (version, say):
+        made = measure_placements(version, prompts, options.answer_tokens, say)
     if json:
         print_json(made.to_json())
         return
@@ -155,14 +139,9 @@ def _bench_placement(loaded: LoadedPipeline, tokens: int, classes: str | None, q
 
 def _bench_changing(loaded: LoadedPipeline, seconds: float, tokens: int, repository: Path, json: bool) -> None:
     from builder.bench.changing import measure_changing
-    from builder.build import build_pipeline
-    from builder.repository.live import serving_version
 
-    signal.signal(signal.SIGTERM, _leave)
-    with err.status("building") as status:
-        say = status.update if err.is_terminal else err.print
-        build_pipeline(loaded.path, repository)
-        made = measure_changing(serving_version(repository, loaded.spec.metadata.name), seconds, tokens, say)
+    with _built(loaded, repository) as (version, say):
+        made = measure_changing(version, seconds, tokens, say)
     if json:
         print_json(made.to_json())
         return
@@ -170,9 +149,15 @@ def _bench_changing(loaded: LoadedPipeline, seconds: float, tokens: int, reposit
     out.print(f"Adaptive K makes {made.over_best_fixed:.2f} of the best fixed K in hindsight, {made.best_fixed.name}.")
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    """End through the context managers, so that the server ends too; the exit code is the one shells report for the signal."""
-    sys.exit(128 + number)
+@contextmanager
+def _built(loaded: LoadedPipeline, repository: Path) -> Iterator[tuple[Version, Callable[[str], None]]]:
+    """The live version, built first where that is needed, and where to say what is measured."""
+    from builder.build import build_pipeline
+    from builder.repository.live import serving_version
+
+    with err.status("building") as status:  # shows nothing where stderr is no terminal: there each step is a line
+        build_pipeline(loaded.path, repository)
+        yield serving_version(repository, loaded.spec.metadata.name), status.update if err.is_terminal else err.print
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

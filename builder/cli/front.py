@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -11,6 +9,7 @@ from rich.markup import escape
 
 from builder.cli.console import err
 from builder.cli.options import DEFAULT_REPOSITORY, Pipeline, Repository
+from builder.cli.signals import end_as_by_ctrl_c
 from builder.errors import ServeError
 from builder.serve.front import Front
 from builder.serve.servers import running_servers
@@ -30,7 +29,7 @@ def front(
     Example: `builder front pipelines/smollm2.yaml --http-port 8080 --grpc-port 8081`
     """
     name = load_pipeline(pipeline).spec.metadata.name
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_as_by_ctrl_c()
     servers = running_servers(repository, name)
     with Front(repository, name, servers, {"http": http_port, "grpc": grpc_port}, host=host) as running:
         err.print(f"{escape(name)}: HTTP {host}:{http_port}, gRPC {host}:{grpc_port}, before {', '.join(s.name for s in servers)}")
@@ -40,7 +39,3 @@ def front(
             err.print("Stopping; running requests may finish.")
             return
     raise ServeError(f"haproxy ended with status {status}", mend="Start `builder front` again")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-    raise KeyboardInterrupt

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -14,6 +12,7 @@ from rich.markup import escape
 
 from builder.cli.console import err
 from builder.cli.options import DEFAULT_REPOSITORY, Repository
+from builder.cli.signals import end_as_by_ctrl_c
 from builder.errors import ServeError
 from builder.repository.live import serving_version
 from builder.serve.triton import Triton
@@ -33,7 +32,7 @@ def serve(
     """
     spec = load_pipeline(pipeline).spec
     name, address = spec.metadata.name, host or spec.serving.host
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_as_by_ctrl_c()
     with ExitStack() as stack:
         sink = stack.enter_context(log.open("a", encoding="utf-8")) if log else sys.stderr
         server = Triton(repository, name, spec.serving.ports, host=address, binary=triton_binary, log=sink)
@@ -46,11 +45,6 @@ def serve(
             err.print("Stopping; running requests may finish, Ctrl-C again ends them.")
             return
         raise ServeError(f"tritonserver ended by itself with status {status}", mend="Its log names the cause")
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's arguments
-    """SIGTERM ends the way Ctrl-C does: the server is told to stop and waited for."""
-    raise KeyboardInterrupt
 
 
 def _show_endpoints(server: Triton, version: int) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -15,6 +13,7 @@ import typer
 from builder.cli.console import err
 from builder.cli.exporter import DEFAULT_PORT
 from builder.cli.options import DEFAULT_REPOSITORY, Pipeline, Repository
+from builder.cli.signals import end_as_by_ctrl_c
 from builder.errors import ServeError
 from builder.serve.exporter import exporting
 from builder.serve.prometheus import LOG, prometheus
@@ -42,7 +41,7 @@ def stack(
     """
     spec = load_pipeline(pipeline).spec
     serving = spec.serving
-    signal.signal(signal.SIGTERM, _interrupt)
+    end_as_by_ctrl_c()
     with ExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="tandem-stack-")))
         log = parts.enter_context((folder / SERVER_LOG).open("w", encoding="utf-8"))
@@ -76,8 +75,3 @@ def _show(spec: PipelineSpec, exporter_port: int, prometheus_port: int, folder: 
 def _last_lines(folder: Path, ended: str) -> str:
     file = folder / (LOG if ended == "prometheus" else SERVER_LOG)
     return "\n".join(file.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's arguments
-    """SIGTERM ends the way Ctrl-C does."""
-    raise KeyboardInterrupt
