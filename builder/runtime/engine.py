@@ -19,7 +19,7 @@ from builder.runtime.drain import Drain
 from builder.runtime.endings import Endings
 from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.limits import Limits
-from builder.runtime.observer import Observer, SilentObserver
+from builder.runtime.observer import Observer, SilentObserver, tell_tokens
 from builder.runtime.request import Cancellation, Output, Request
 from builder.runtime.runner import Runner
 from builder.runtime.scheduler import Scheduler
@@ -257,10 +257,8 @@ class Engine:
             answer.tally.ran(verdict.left_at, self._depth, taken)
         before = answer.last_token_at
         output = answer.output(sequence.token_ids, now)
-        if output is not None and output.token_ids:
-            if before is None:
-                self._observer.first_token(sequence.request, now - sequence.request.arrival)
-            self._observer.tokens_emitted(sequence.request, len(output.token_ids), None if before is None else now - before)
+        if output is not None:
+            tell_tokens(self._observer, sequence.request, output, before, now)
         if output is not None and output.finish_reason is not None:
             self._close(sequence, output, now)
         else:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 from builder.decoding.control import State
 from builder.errors import EngineError, OverloadError, RequestError
 from builder.runtime.answer import Answer
-from builder.runtime.observer import Observer, SilentObserver
+from builder.runtime.loop_thread import LoopThread
+from builder.runtime.observer import Observer, SilentObserver, tell_tokens
 from builder.runtime.request import Cancellation, DecodeStats, FinishReason, Output, Request
 from builder.runtime.settings import EngineSettings
 from builder.runtime.speculation import ControlReport
@@ -78,8 +79,7 @@ class LlmApiEngine:
         self._lock = threading.Lock()  # guards what follows
         self._running: dict[str, Future[None]] = {}
         self._reasons: dict[str, Cancellation] = {}  # of cancelled requests
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: LoopThread | None = None
 
     @property
     def broken(self) -> bool:
@@ -101,7 +101,7 @@ class LlmApiEngine:
             if len(self._running) >= self._settings.max_batch_size + self._settings.max_waiting:
                 what = f"{len(self._running)} requests run or wait already"
                 raise OverloadError(what, where="serving.max_waiting", limit="queue", retry_after=RETRY_AFTER)
-            self._running[request.id] = asyncio.run_coroutine_threadsafe(self._serve(request, on_output), self._loop)
+            self._running[request.id] = self._loop.run(self._serve(request, on_output))
 
     def cancel(self, request_id: str, reason: Cancellation) -> bool:
         """End a request; its last output says so. False when there is no such request."""
@@ -109,8 +109,7 @@ class LlmApiEngine:
             running = self._running.get(request_id)
             if running is not None and self._loop is not None:
                 self._reasons.setdefault(request_id, reason)
-                # One turn later: a coroutine that is cancelled before its first step ends without a last output.
-                self._loop.call_soon_threadsafe(self._loop.call_soon, running.cancel)
+                self._loop.call_a_turn_later(running.cancel)
             return running is not None
 
     def set_switches(self, switches: Switches) -> None:
@@ -131,9 +130,7 @@ class LlmApiEngine:
         with self._lock:
             if self._loop is not None:
                 raise EngineError("the engine is running already")
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="tandem-llmapi", daemon=True)
-            self._thread.start()
+            self._loop = LoopThread("tandem-llmapi")
 
     def stop(self) -> None:
         """Cancel what is running, then release the GPUs."""
@@ -143,11 +140,8 @@ class LlmApiEngine:
             self.cancel(request_id, Cancellation.SHUTDOWN)
         with self._lock:
             loop, self._loop = self._loop, None
-        if loop is not None and self._thread is not None:
-            asyncio.run_coroutine_threadsafe(_drained(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
-            loop.close()
+        if loop is not None:
+            loop.close(_drained())
         for llm in (self._speculative, self._plain):
             if llm is not None:
                 llm.shutdown()
@@ -184,7 +178,7 @@ class LlmApiEngine:
                 output = answer.output(token_ids, now)
                 if output is None:
                     continue
-                self._observe(request, output, before, now)
+                tell_tokens(self._observer, request, output, before, now)
                 if output.finish_reason is not None:
                     self._finish(request, replace(output, stats=self._stats(output.stats, result)), on_output)
                     return
@@ -231,14 +225,6 @@ class LlmApiEngine:
         return replace(
             stats, optimisation="speculative", num_spec_steps=rounds, num_draft_tokens=drafted, num_accepted_draft_tokens=accepted
         )
-
-    def _observe(self, request: Request, output: Output, before: float | None, now: float) -> None:
-        """`before` is when the last chunk left, None for the first."""
-        if not output.token_ids:
-            return
-        if before is None:
-            self._observer.first_token(request, now - request.arrival)
-        self._observer.tokens_emitted(request, len(output.token_ids), None if before is None else now - before)
 
     def _finish(self, request: Request, output: Output, on_output: Callable[[Output], None]) -> None:
         with self._lock:

@@ -23,6 +23,15 @@ class Observer(Protocol):
         """One target pass ended. Used blocks are held by sequences; cached ones are held by none and may be reused."""
 
 
+def tell_tokens(observer: Observer, request: Request, output: Output, before: float | None, now: float) -> None:
+    """Of the tokens of an output that leaves, if it has any; `before` is when the request's last chunk left, None for the first."""
+    if not output.token_ids:
+        return
+    if before is None:
+        observer.first_token(request, now - request.arrival)
+    observer.tokens_emitted(request, len(output.token_ids), None if before is None else now - before)
+
+
 class SilentObserver:
     """Reports nowhere."""
 

@@ -20,6 +20,7 @@ from builder.runtime.delivery import deliver
 from builder.runtime.drain import Drain
 from builder.runtime.engine_model import EngineModel
 from builder.runtime.limits import Limits
+from builder.runtime.loop_thread import LoopThread
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.pair_decoder import PairDecoder
 from builder.runtime.pair_loop import PairLoop
@@ -69,8 +70,7 @@ class PairEngine:
         self._limits = Limits(settings.tenants)
         self._drain = Drain()
         self._arrivals = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: LoopThread | None = None
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}  # of the loop's thread, as what follows
         self._reasons: dict[str, Cancellation] = {}
 
@@ -94,7 +94,7 @@ class PairEngine:
                 raise RequestError(f"a request with id {request.id!r} is being served", where="id", mend="Give each request its own id")
             self._check_room(request)
             self._live[request.id] = request.sampling.n
-            self._loop.call_soon_threadsafe(self._begin, self._sequences(request, on_output, seed))
+            self._loop.call(self._begin, self._sequences(request, on_output, seed))
 
     def _check_room(self, request: Request) -> None:
         now, answers, live = time.monotonic(), request.sampling.n, sum(self._live.values())
@@ -117,10 +117,10 @@ class PairEngine:
     def cancel(self, request_id: str, reason: Cancellation) -> bool:
         """End a request; its last output says so. False when there is no such request."""
         with self._lock:
-            known = request_id in self._live and self._loop is not None
-            if known and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._end, request_id, reason)
-            return known
+            if request_id not in self._live or self._loop is None:
+                return False
+            self._loop.call(self._end, request_id, reason)
+            return True
 
     def set_switches(self, switches: Switches) -> None:
         """What the operator allows from the next round on, of running sequences too."""
@@ -139,20 +139,14 @@ class PairEngine:
         with self._lock:
             if self._loop is not None:
                 raise EngineError("the engine is running already")
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="tandem-pair", daemon=True)
-            self._thread.start()
+            self._loop = LoopThread("tandem-pair")
 
     def stop(self) -> None:
         """Cancel what is running or waiting, and let go of the models."""
         with self._lock:
-            loop, thread, self._loop = self._loop, self._thread, None
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self._shut_down(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.close(self._shut_down())
 
     async def _shut_down(self) -> None:
         for request_id in list(self._tasks):

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from builder.decoding.control import State
 from builder.errors import EngineError
-from builder.runtime.observer import Observer
+from builder.runtime.observer import Observer, tell_tokens
 from builder.runtime.pair_decoder import PairDecoder, Won
 from builder.runtime.places import Places
 from builder.runtime.policy import Policy
@@ -129,11 +129,8 @@ class PairLoop:
         going_on = len(running) - (answer.finish_reason is not None)
         self._observer.pass_done(going_on, self._places.num_waiting, 0, 0, 0)  # the caches are the backend's, and so are their metrics
         before, output = answer.last_token_at, answer.output(sequence.token_ids, now)
-        if output is not None and output.token_ids:
-            if before is None:
-                self._observer.first_token(sequence.request, now - sequence.request.arrival)
-            self._observer.tokens_emitted(sequence.request, len(output.token_ids), None if before is None else now - before)
         if output is not None:
+            tell_tokens(self._observer, sequence.request, output, before, now)
             self._emit(sequence, output)
 
 

@@ -63,11 +63,11 @@ def step_of(
     ended: float,
 ) -> Step:
     """`limits` are of the decoding sequences; `verdicts`, in any order, of those and of finished prefills."""
-    length = {id(sequence): limit for sequence, limit in limits}
+    length = dict(limits)
     rounds = [
-        Round(s.request.id, s.answer.index, length[id(s)], v.drafted, v.accepted, len(v.token_ids), v.left_at)
+        Round(s.request.id, s.answer.index, length[s], v.drafted, v.accepted, len(v.token_ids), v.left_at)
         for v in verdicts
-        if id(s := v.sequence) in length
+        if (s := v.sequence) in length
     ]
     prefills = [Prefill(sequence.request.id, sequence.answer.index, tokens) for sequence, tokens in chunks]
     return Step(began, drafted, ended, tuple(prefills), tuple(rounds))
