@@ -11,13 +11,14 @@ from builder.errors import EngineError
 from builder.plan.placement import placed
 from builder.repository.exits import EXITS, open_draft_exit, open_exits
 from builder.repository.layout import TOKENIZER_FOLDER
+from builder.repository.settings import engine_settings
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
 from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.observer import Observer
 from builder.runtime.runners.exit_head import TorchAotExitHead, load_exit_head
 from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
-from builder.runtime.settings import EngineSettings, TenantLimits
+from builder.runtime.settings import EngineSettings
 from builder.spec.pipeline import PipelineSpec
 from builder.text import Tokenizer
 
@@ -62,7 +63,7 @@ def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
     with placed(spec.engine).memory():  # pages lie in the node of the core that first writes them
         target, draft = open_runners(folder, spec)
         shared = draft is not None and spec.draft is not None and spec.draft.from_target
-        settings = _settings(spec, _allocate(spec, target, draft, shared), shared)
+        settings = engine_settings(spec, _allocate(spec, target, draft, shared), shared_kv=shared)
     tokenizer = folder / TOKENIZER_FOLDER
     mode, load = spec.early_exit.mode, partial(_load_head, folder, spec)
     exits = open_exits(folder / EXITS, load) if mode == "answer" else None
@@ -119,25 +120,3 @@ def _allocate(spec: PipelineSpec, target: TorchAotRunner, draft: TorchAotRunner 
     elif draft is not None:
         draft.allocate_cache(blocks, block_size)
     return blocks
-
-
-def _settings(spec: PipelineSpec, num_blocks: int, shared: bool) -> EngineSettings:
-    return EngineSettings(
-        max_batch_size=spec.engine.max_batch_size,
-        max_seq_len=spec.engine.max_seq_len,
-        max_num_tokens=spec.engine.max_num_tokens,
-        max_waiting=spec.serving.max_waiting,
-        policy=spec.engine.policy,
-        tenants={name: TenantLimits(**limits.model_dump()) for name, limits in spec.serving.tenants.items()},
-        block_size=spec.engine.kv_cache.block_size,
-        num_blocks=num_blocks,
-        prefix_caching=spec.engine.kv_cache.prefix_caching,
-        prefix_isolation=spec.engine.kv_cache.prefix_isolation,
-        eviction=spec.engine.kv_cache.eviction,
-        proposer=spec.speculation.proposer,
-        max_draft_tokens=spec.speculation.max_draft_tokens,
-        adaptive=spec.speculation.control.adaptive,
-        early_stop=spec.speculation.control.early_stop,
-        rearm_after=spec.speculation.control.rearm_after,
-        shared_kv=shared,
-    )

@@ -14,10 +14,10 @@ from builder.plan.context import PlanContext
 from builder.plan.trtllm.arguments import SPECULATIVE, Arguments, llm_arguments, plain_arguments
 from builder.plan.trtllm.versions import line_of
 from builder.repository.layout import TOKENIZER_FOLDER
+from builder.repository.settings import engine_settings
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.llmapi_engine import LlmApiEngine
 from builder.runtime.observer import Observer
-from builder.runtime.settings import EngineSettings
 from builder.spec.pipeline import PipelineSpec
 
 ARGUMENTS = "llm"  # folder inside a version of `<p>_decode`, beside those of target and draft
@@ -45,7 +45,7 @@ def open_llmapi(version_folder: Path, spec: PipelineSpec, *, observer: Observer 
         speculative,
         plain,
         library.SamplingParams,
-        _settings(spec),
+        engine_settings(spec),
         vocab_size=json.loads((version_folder / "target" / "config.json").read_text(encoding="utf-8"))["vocab_size"],
         eos_token_ids=eos_token_ids(tokenizer),
         tokenizer=load_tokenizer(tokenizer),
@@ -85,20 +85,3 @@ def _load(library: Any, version_folder: Path, name: str) -> Any:
         raise EngineError(
             f"TensorRT-LLM cannot load it ({type(error).__name__}: {error})", where=str(version_folder), mend=_MEND
         ) from error
-
-
-def _settings(spec: PipelineSpec) -> EngineSettings:
-    """num_blocks is what LLM() is told to allocate at most; a prompt must fit max_seq_len in any case."""
-    engine = spec.engine
-    return EngineSettings(
-        max_batch_size=engine.max_batch_size,
-        max_seq_len=engine.max_seq_len,
-        max_num_tokens=engine.max_num_tokens,
-        max_waiting=spec.serving.max_waiting,
-        block_size=engine.kv_cache.block_size,
-        num_blocks=-(-engine.max_seq_len // engine.kv_cache.block_size) + 1,
-        prefix_caching=engine.kv_cache.prefix_caching,
-        proposer=spec.speculation.proposer,
-        max_draft_tokens=spec.speculation.max_draft_tokens,
-        shared_kv=False,
-    )

@@ -11,11 +11,11 @@ from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import roles
 from builder.repository.engine_client import Connection, EngineClient
 from builder.repository.layout import GRPC_ADDRESS, TOKENIZER_FOLDER
+from builder.repository.settings import engine_settings
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.repository.trtllm_configs import EngineModels
 from builder.runtime.observer import Observer
 from builder.runtime.pair_engine import PairEngine
-from builder.runtime.settings import EngineSettings, TenantLimits
 from builder.spec.pipeline import PipelineSpec
 
 PAIR = "pair"  # folder inside a version of `<p>_decode`
@@ -41,7 +41,7 @@ def open_pair(version_folder: Path, spec: PipelineSpec, *, observer: Observer | 
     return PairEngine(
         EngineClient(server, names.target),
         EngineClient(server, names.draft) if "draft" in known["models"] else None,
-        _settings(spec),
+        engine_settings(spec),
         vocab_size=known["vocab_size"],
         eos_token_ids=eos_token_ids(tokenizer),
         draft_logits=spec.engine.trt.draft_logits,
@@ -55,23 +55,3 @@ def grpc_address(spec: PipelineSpec) -> str:
     """Of the server that runs this very process: as `builder serve` says, else as launch.sh starts it."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(spec.serving.host, spec.serving.host)  # noqa: S104 - compared, not bound
     return os.environ.get(GRPC_ADDRESS) or f"{host}:{spec.serving.grpc_port}"
-
-
-def _settings(spec: PipelineSpec) -> EngineSettings:
-    """num_blocks holds one text of full length: how many fit beside each other is the backend's affair."""
-    engine, control = spec.engine, spec.speculation.control
-    return EngineSettings(
-        max_batch_size=engine.max_batch_size,
-        max_seq_len=engine.max_seq_len,
-        max_num_tokens=engine.max_num_tokens,
-        max_waiting=spec.serving.max_waiting,
-        policy=engine.policy,
-        tenants={name: TenantLimits(**limits.model_dump()) for name, limits in spec.serving.tenants.items()},
-        block_size=engine.kv_cache.block_size,
-        num_blocks=-(-engine.max_seq_len // engine.kv_cache.block_size) + 1,
-        proposer=spec.speculation.proposer,
-        max_draft_tokens=spec.speculation.max_draft_tokens,
-        adaptive=control.adaptive,
-        rearm_after=control.rearm_after,
-        shared_kv=False,
-    )
