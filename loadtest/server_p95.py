@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from builder.telemetry.quantile import difference, quantile
 from builder.telemetry.scrape import Scrape
 from builder.telemetry.slo import P95
 from loadtest.sample import Sample
+from loadtest.summary import Quantiles
 
 MOST_APART = 1  # buckets: a histogram knows no more
 FLUSHED = 1.0  # seconds after which the metrics hold all of a load; they are flushed four times a second
@@ -55,10 +55,10 @@ def compare(before: Scrape, after: Scrape, pipeline: str, samples: Sequence[Samp
     """Of all samples, the warm-up too, as the server saw them; a measure that nobody observed is left out."""
     found = []
     for name, (metric, measure) in MEASURES.items():
-        seen = [value for value in map(measure, samples) if value is not None]
+        seen = Quantiles.of(map(measure, samples)).p95
         told = quantile(P95, difference(*(page.buckets(metric.name, model=pipeline) for page in (after, before))))
-        if len(seen) > 1 and told is not None:
-            exact = statistics.quantiles(seen, n=20, method="inclusive")[-1]
+        if seen is not None and told is not None:
+            exact = seen / 1e3
             apart = abs(bisect.bisect_left(metric.buckets, exact) - bisect.bisect_left(metric.buckets, told))
             found.append(ServerP95(name, exact, told, apart))
     return tuple(found)

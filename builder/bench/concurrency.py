@@ -73,8 +73,8 @@ def measure_loads(
     loads = []
     settings = [PLAIN] if speculative is None else [PLAIN, speculative]
     for level in levels:
-        chosen = [prompts[place % len(prompts)] for place in range(level)]
-        replaced = [prompts[place % len(prompts)] for place in range(level * ROUNDS)]
+        rounds = [prompts[place % len(prompts)] for place in range(level * ROUNDS)]
+        chosen = rounds[:level]
         made: dict[Setting, list[Load]] = {setting: [] for setting in settings}
         engines = {setting: open_loop(lab, setting, level) for setting in settings}
         for engine in engines.values():  # the draft-length control learns what steps cost while it serves
@@ -83,7 +83,7 @@ def measure_loads(
             for setting, engine in engines.items():
                 on_progress(f"{level} streams, {setting.method} ({block + 1} of {blocks})")
                 at_once = burst(engine, chosen, tokens).tokens_per_second
-                made[setting].append(_load(setting, level, at_once, sustain(engine, replaced, tokens, level)))
+                made[setting].append(_load(setting, level, at_once, sustain(engine, rounds, tokens, level)))
         loads += [_median(found) for found in made.values()]
     return loads
 

@@ -9,7 +9,8 @@ from typing import Any
 from builder.runtime.request import FinishReason
 from builder.telemetry.catalogue import ACCEPTED_TOKENS, DRAFT_TOKENS, FINISHED_REQUESTS, REQUEST_LATENCY, Metric
 from builder.telemetry.quantile import difference, quantile
-from builder.telemetry.scrape import Scrape
+from builder.telemetry.scrape import Scrape, gained
+from builder.telemetry.slo import P95
 
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 FAILED = (FinishReason.ERROR, FinishReason.TIMEOUT)
@@ -42,7 +43,7 @@ class Arm:
     @property
     def p95(self) -> float | None:
         """Seconds; None when nothing was answered."""
-        return quantile(0.95, self.seconds)
+        return quantile(P95, self.seconds)
 
     @property
     def acceptance(self) -> float | None:
@@ -50,13 +51,8 @@ class Arm:
         return self.accepted / self.drafted if self.drafted else None
 
     def since(self, older: Arm) -> Arm:
-        """What was added since an older reading; a server that started again counts from 0."""
-
-        def added(name: str) -> float:
-            now, then = getattr(self, name), getattr(older, name)
-            return float(now - then if now >= then else now)
-
-        counts = {name: added(name) for name in ("answered", "failed", "drafted", "accepted")}
+        """What was added since an older reading."""
+        counts = {name: gained(getattr(self, name), getattr(older, name)) for name in ("answered", "failed", "drafted", "accepted")}
         return Arm(**counts, seconds=difference(self.seconds, older.seconds))
 
     def to_json(self) -> dict[str, Any]:

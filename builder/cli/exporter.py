@@ -14,7 +14,7 @@ from rich.markup import escape
 from builder.cli.console import err
 from builder.cli.options import DEFAULT_REPOSITORY, Repository
 from builder.serve.exporter import PipelineCollector, exporting, reader
-from builder.serve.triton import reachable
+from builder.spec.addresses import reachable
 from builder.spec.load import load_pipeline
 
 DEFAULT_PORT = 8003

@@ -16,7 +16,8 @@ from builder.cli.options import DEFAULT_REPOSITORY
 from builder.errors import ServeError
 from builder.serve.client import Chunk
 from builder.serve.client import generate as stream
-from builder.serve.triton import Triton, model_ready, reachable
+from builder.serve.triton import Triton, model_ready
+from builder.spec.addresses import reachable
 from builder.spec.load import load_pipeline
 from builder.spec.pipeline import PipelineSpec
 

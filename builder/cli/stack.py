@@ -17,7 +17,8 @@ from builder.cli.signals import end_as_by_ctrl_c
 from builder.errors import ServeError
 from builder.serve.exporter import exporting
 from builder.serve.prometheus import LOG, prometheus
-from builder.serve.triton import Triton, reachable
+from builder.serve.triton import Triton
+from builder.spec.addresses import reachable
 from builder.spec.load import load_pipeline
 from builder.spec.pipeline import PipelineSpec
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.console import out, print_json
-from builder.serve.triton import reachable
+from builder.spec.addresses import reachable
 from builder.spec.load import load_pipeline
 from builder.telemetry.overview import Overview, overview
 from builder.telemetry.scrape import scrape

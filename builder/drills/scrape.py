@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from builder.decoding.control import State
 from builder.errors import ServeError
-from builder.serve.triton import reachable
+from builder.spec.addresses import reachable
 from builder.telemetry import catalogue
 from builder.telemetry.catalogue import Metric
 

@@ -16,6 +16,7 @@ from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.repository.trtllm_configs import EngineModels
 from builder.runtime.observer import Observer
 from builder.runtime.pair_engine import PairEngine
+from builder.spec.addresses import bracketed, reachable
 from builder.spec.pipeline import PipelineSpec
 
 PAIR = "pair"  # folder inside a version of `<p>_decode`
@@ -53,5 +54,4 @@ def open_pair(version_folder: Path, spec: PipelineSpec, *, observer: Observer | 
 
 def grpc_address(spec: PipelineSpec) -> str:
     """Of the server that runs this very process: as `builder serve` says, else as launch.sh starts it."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(spec.serving.host, spec.serving.host)  # noqa: S104 - compared, not bound
-    return os.environ.get(GRPC_ADDRESS) or f"{host}:{spec.serving.grpc_port}"
+    return os.environ.get(GRPC_ADDRESS) or f"{bracketed(reachable(spec.serving.host))}:{spec.serving.grpc_port}"

@@ -23,7 +23,7 @@ from builder.repository.live import serving_version
 from builder.repository.versions import newest
 from builder.serve.ports import require_free
 from builder.serve.processes import ProcessUse, server_processes
-from builder.serve.triton import reachable
+from builder.spec.addresses import reachable
 from builder.spec.pipeline import PipelineSpec
 from builder.telemetry import exporter_catalogue as catalogue
 from builder.telemetry.catalogue import Metric

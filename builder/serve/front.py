@@ -22,6 +22,7 @@ from builder.serve import lifeline
 from builder.serve.control import ModelControl
 from builder.serve.front_control import SHARE, FrontControl, FrontNote, running_front
 from builder.serve.ports import free_ports, require_free
+from builder.spec.addresses import bracketed
 
 TEMPLATE = "haproxy.cfg.jinja"
 HEADER = "x-request-id"  # by which a request's version is chosen
@@ -120,10 +121,10 @@ def configuration(
     """HAProxy's configuration; `interface` is the path of its socket, `share` that of the map with the candidate's share."""
     templates = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=templates, undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701 - no HTML
-    live: list[dict[str, Any]] = [{"host": _bracketed(server.host), "http": server.port, "grpc": server.grpc_port} for server in servers]
+    live: list[dict[str, Any]] = [{"host": bracketed(server.host), "http": server.port, "grpc": server.grpc_port} for server in servers]
     return environment.get_template(TEMPLATE).render(
         model=model,
-        host=_bracketed(host),
+        host=bracketed(host),
         ports=ports,
         header=HEADER,
         socket=interface,
@@ -132,10 +133,6 @@ def configuration(
         candidate=candidate,
         drain_seconds=DRAIN_SECONDS,
     )
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _answers(control: FrontControl) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from builder.errors import ServeError
 from builder.files import write_atomically
@@ -90,10 +91,9 @@ def running_front(repository: Path, pipeline: str) -> FrontControl | None:
     try:
         note: dict[str, Any] = json.loads(_note(repository, pipeline).read_text(encoding="utf-8"))
         control = FrontControl(**note)
-        os.kill(control.pid, 0)
     except (OSError, ValueError, TypeError):
-        return None  # none, no note of ours, or of a front that was killed
-    return control
+        return None  # none, or no note of ours
+    return control if psutil.pid_exists(control.pid) else None
 
 
 def _note(repository: Path, pipeline: str) -> Path:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from builder.errors import ServeError
 from builder.files import write_atomically
 from builder.serve.control import ModelControl
@@ -45,7 +47,7 @@ def running_servers(repository: Path, pipeline: str) -> list[ModelControl]:
             here, pid = note["hostname"] == socket.gethostname(), int(note["pid"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # removed meanwhile, or no note of ours
-        if here and not _alive(pid):
+        if here and not psutil.pid_exists(pid):
             with suppress(OSError):
                 path.unlink()
             continue
@@ -59,13 +61,3 @@ def named_server(address: str) -> ModelControl:
     if not host or not port.isdecimal():
         raise ServeError("a server is named HOST:PORT, its HTTP endpoint", where=address)
     return ModelControl(host.strip("[]"), int(port))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from builder.errors import ServeError
 from builder.serve.client import Parameters, generate
 from builder.serve.ports import free_ports
-from builder.serve.triton import Triton, model_ready, reachable
+from builder.serve.triton import Triton, model_ready
+from builder.spec.addresses import reachable
 from builder.spec.pipeline import PipelineSpec
 from builder.telemetry import span_names as names
 from builder.telemetry.otlp_receiver import OtlpReceiver, ReceivedSpan

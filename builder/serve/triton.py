@@ -30,6 +30,7 @@ from builder.serve.binary import TritonBinary, environment, find_binary, make_ba
 from builder.serve.control import ModelControl
 from builder.serve.ports import require_free
 from builder.serve.servers import ServerNote
+from builder.spec.addresses import bracketed, reachable
 from builder.spec.serving import FORWARDED_HEADERS
 
 DRAIN_SECONDS = 10  # tritonserver waits this long for running requests when told to stop
@@ -173,7 +174,7 @@ class Triton:
         backends = make_backends(binary, self._folder)
         self._process = subprocess.Popen(
             [sys.executable, "-I", lifeline.__file__, str(os.getpid()), str(binary.server), *self._arguments(backends)],
-            env=environment(binary) | {GRPC_ADDRESS: f"{reachable(self.host)}:{self.ports['grpc']}"} | self._variables,
+            env=environment(binary) | {GRPC_ADDRESS: f"{bracketed(reachable(self.host))}:{self.ports['grpc']}"} | self._variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -234,11 +235,6 @@ def model_ready(host: str, port: int, model: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def reachable(host: str) -> str:
-    """An address to connect to for an address to listen on."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 
 def _kill_group(leader: int) -> None:

@@ -9,7 +9,7 @@ from builder.spec.slo import Slo
 from builder.telemetry import catalogue
 from builder.telemetry.catalogue import Metric
 from builder.telemetry.quantile import difference, quantile
-from builder.telemetry.scrape import Scrape
+from builder.telemetry.scrape import Scrape, gained
 from builder.telemetry.slo import HISTOGRAMS, P95
 
 
@@ -32,11 +32,8 @@ class Overview:
 
 
 def overview(older: Scrape, newer: Scrape, seconds: float, pipeline: str, slo: Slo) -> Overview:
-    """A counter that fell belongs to a server that started again: then all that it has is new."""
-
-    def gained(metric: Metric, **labels: str) -> float:
-        now, before = newer.total(metric.name, model=pipeline, **labels), older.total(metric.name, model=pipeline, **labels)
-        return now - before if now >= before else now
+    def added(metric: Metric, **labels: str) -> float:
+        return gained(*(page.total(metric.name, model=pipeline, **labels) for page in (newer, older)))
 
     def now(metric: Metric, label: str) -> dict[str, float]:
         names = {sample.labels[label] for sample in newer.series(metric.name, model=pipeline)}
@@ -45,7 +42,7 @@ def overview(older: Scrape, newer: Scrape, seconds: float, pipeline: str, slo: S
     def p95_of(metric: Metric) -> float | None:
         return quantile(P95, difference(newer.buckets(metric.name, model=pipeline), older.buckets(metric.name, model=pipeline)))
 
-    drafts, drafted, accepted = (gained(m) for m in (catalogue.DRAFTS, catalogue.DRAFT_TOKENS, catalogue.ACCEPTED_TOKENS))
+    drafts, drafted, accepted = (added(m) for m in (catalogue.DRAFTS, catalogue.DRAFT_TOKENS, catalogue.ACCEPTED_TOKENS))
     positions = sorted(now(catalogue.ACCEPTED_PER_POSITION, "position"), key=int)
     return Overview(
         seconds=seconds,
@@ -55,9 +52,9 @@ def overview(older: Scrape, newer: Scrape, seconds: float, pipeline: str, slo: S
         else None,
         acceptance_rate=accepted / drafted if drafted else None,
         acceptance_length=1 + accepted / drafts if drafts else None,
-        accepted_by_position=tuple(gained(catalogue.ACCEPTED_PER_POSITION, position=p) / drafts for p in positions) if drafts else (),
+        accepted_by_position=tuple(added(catalogue.ACCEPTED_PER_POSITION, position=p) / drafts for p in positions) if drafts else (),
         output_tokens={
-            t: gained(catalogue.TOKENS, tenant=t, token_type="output") / seconds  # noqa: S106 - no password
+            t: added(catalogue.TOKENS, tenant=t, token_type="output") / seconds  # noqa: S106 - no password
             for t in now(catalogue.TOKENS, "tenant")
         },
         p95={key: p95_of(metric) for key, metric in HISTOGRAMS.items()},

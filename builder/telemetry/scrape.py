@@ -44,6 +44,11 @@ class Scrape:
         return dict(sorted(sums.items()))
 
 
+def gained(now: float, before: float) -> float:
+    """Of a counter between two readings. One that fell belongs to a server that started again: then all that it has is new."""
+    return now - before if now >= before else now
+
+
 def parse(text: str) -> Scrape:
     """ValueError when it is not the Prometheus text format."""
     families = text_string_to_metric_families(text)

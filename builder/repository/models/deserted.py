@@ -39,29 +39,30 @@ class Listener:
 
     def keys(self) -> list[int]:
         """What was told since the call before, by this user's processes."""
-        if self._socket is None and not self._bind():
-            return []
+        self._socket = self._socket or _bound(self._address)
         found: list[int] = []
-        while True:
+        while self._socket is not None:
             try:
-                data, ancillary, _, _ = self._socket.recvmsg(LONGEST, socket.CMSG_SPACE(CREDENTIALS.size))  # type: ignore[union-attr]
+                data, ancillary, _, _ = self._socket.recvmsg(LONGEST, socket.CMSG_SPACE(CREDENTIALS.size))
             except BlockingIOError:
-                return found
+                break
             users = [CREDENTIALS.unpack(value)[1] for _, kind, value in ancillary if kind == socket.SCM_CREDENTIALS]
             if users == [os.getuid()] and data.isdigit():
                 found.append(int(data))
+        return found
 
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
 
-    def _bind(self) -> bool:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            made.bind(self._address)
-        except OSError:
-            made.close()
-            return False
-        self._socket = made
-        return True
+
+def _bound(address: str) -> socket.socket | None:
+    """None while another socket has the address."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        return None
+    return made
