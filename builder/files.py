@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 COPY_INSTEAD = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)  # other file system, or one that cannot
@@ -38,30 +39,31 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def link_or_copy(source: str, target: str) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
     """Hard link: an engine takes its space once, in the cache. Copied where a link is impossible."""
     try:
-        os.link(Path(source).resolve(), target)
+        os.link(source.resolve(), target)
     except OSError as error:
         if error.errno not in COPY_INSTEAD:
             raise
-        shutil.copyfile(source, target)
+        copy_file(source, target)
 
 
 def link_tree(source: Path, target: Path) -> None:
     """Every file of `source`, at its place below `target`. (shutil.copytree would bundle failures into one error without a number.)"""
-    for path in files_below(source):
-        place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(str(path), str(place))
+    _place_tree(source, target, link_or_copy)
 
 
 def copy_tree(source: Path, target: Path) -> None:
     """Copies of every file of `source`, at its place below `target`. They take no space of their own where the file system can share it."""
+    _place_tree(source, target, copy_file)
+
+
+def _place_tree(source: Path, target: Path, place: Callable[[Path, Path], None]) -> None:
     for path in files_below(source):
-        place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        copy_file(path, place)
+        own = target / path.relative_to(source)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        place(path, own)
 
 
 def copy_file(source: Path, target: Path) -> None:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from builder.bench.prompts import shipped
 from builder.bench.spread import Spread
 from builder.errors import ServeError
-from builder.files import link_tree, write_atomically
+from builder.files import copy_tree
 from builder.repository.ensemble import ModelNames
 from builder.repository.live import serving_version, write_ensemble, write_members
 from builder.serve.client import generate
@@ -104,15 +104,16 @@ def measure_metering(
 
 
 def copy_version(repository: Path, pipeline: str, target: Path, *, bare: bool) -> Path:
-    """A repository with the live version only, its large files linked, and a ledger of its own."""
+    """A repository with the live version only and a ledger of its own. Copies: a link would change the times of the version's files, and a
+    server that serves it would load it anew."""
     version = serving_version(repository, pipeline)
     for model, source in version.folders.items():
         (target / model / source.name).mkdir(parents=True, exist_ok=True)  # the ensemble's has no file
-        link_tree(source, target / model / source.name)
+        copy_tree(source, target / model / source.name)
     write_members(target, pipeline, version.number)
     write_ensemble(target, pipeline, version.number)
-    if bare:  # renamed into place: the file there is a link to the original
-        write_atomically(target / ModelNames.of(pipeline).decode / str(version.number) / "model.py", BARE_MODEL)
+    if bare:
+        (target / ModelNames.of(pipeline).decode / str(version.number) / "model.py").write_text(BARE_MODEL, encoding="utf-8")
     return target
 
 

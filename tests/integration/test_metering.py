@@ -21,9 +21,16 @@ def pipeline(tmp_path: Path, tiny_weights: Path) -> Path:
     return file
 
 
+def times(repository: Path) -> dict[Path, tuple[int, int]]:
+    """Of the engines' files, as Triton looks at them."""
+    found = (repository / ModelNames.of("tiny").decode / "1").rglob("*")
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ctime_ns) for path in found if path.is_file()}
+
+
 def test_a_server_with_metrics_and_ledger_is_compared_with_one_without(built_repository: Path, pipeline: Path, tmp_path: Path) -> None:
     folder = tmp_path / "meter"
     folder.mkdir()
+    before = times(built_repository)
     made = measure_metering(load_pipeline(pipeline), built_repository, folder, pairs=2, streams=2, tokens=12)
     assert all(made.tokens_per_second[arm].median > 0 for arm in (METERED, BARE))
     assert math.isfinite(made.cost.median)
@@ -32,3 +39,4 @@ def test_a_server_with_metrics_and_ledger_is_compared_with_one_without(built_rep
     assert ledgers == {METERED: True, BARE: False}, "the bare server writes no ledger"
     model = f"{ModelNames.of('tiny').decode}/1/model.py"
     assert (built_repository / model).read_text() != (folder / BARE / model).read_text(), "the original is not touched"
+    assert times(built_repository) == before, "a server that serves the version would load it anew"
