@@ -24,7 +24,7 @@ class Control(Section):
     early_stop: bool = Field(
         default=False,
         description="End a draft where the draft model is too unsure for one more step to pay, by measured acceptance and step times, "
-        "while adaptive. Pays with a max_draft_tokens above 4; up to 4 it makes no difference.",
+        "while adaptive. Meant for a max_draft_tokens above 4; up to 4 it made no difference.",
     )
     rearm_after: Duration = Field(
         default="10s",
