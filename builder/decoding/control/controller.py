@@ -12,6 +12,7 @@ Quote = Callable[[int, Sequence[float]], float | None]  # (K, survival) -> expec
 
 STEADY = 10.0  # cool-downs that speculation must last for a fall-back to be a new one: then waiting starts from the first cool-down
 HOPELESS = 4  # rounds of a probe after which nothing kept is answer enough
+SHRUNK = 0.75  # of the sequences at a fall-back: so few are another load, one less is the same
 PROBE_STEPS = 4  # steps a probe has at least, so that its costs are measured more than once
 
 
@@ -26,7 +27,8 @@ class Controller:
         self._settings = settings
         self._report = report
         self._since = now
-        self._wait = settings.cool_down
+        self._wait = settings.cool_down  # until a probe
+        self._pause = settings.cool_down  # until costs alone may bring drafts back
         self._rounds = 0
         self._because = Reason.LOW_ACCEPTANCE  # of the latest fall-back
         self._paid = self.window.survival(), 1  # survival and sequences when drafts last paid
@@ -63,7 +65,8 @@ class Controller:
     def resume(self, now: float) -> None:
         """The operator allows drafts again: try them at once."""
         self.state, self.draft_tokens = State.SPECULATING, self._settings.max_draft_tokens
-        self._since, self._wait = now, self._settings.cool_down
+        self._since = now
+        self._wait = self._pause = self._settings.cool_down
         self.window.fade(self._settings.fewest_rounds)
 
     def _adjust(self, now: float, sequences: int, costs: Sequence[float], best: int, quote: Quote) -> None:
@@ -77,9 +80,9 @@ class Controller:
             self.draft_tokens = best
         elif self.window.rounds >= settings.fewest_rounds:
             lasted, reason = now - self._since, self._reason(sequences, costs[0], quote)
-            waited = settings.cool_down if lasted > STEADY * settings.cool_down else min(2 * self._wait, settings.rearm_after)
+            self._pause = settings.cool_down if lasted > STEADY * settings.cool_down else min(2 * self._pause, settings.rearm_after)
             # a batch that shrinks brings drafts back at once: under a steady load a probe is for slow changes only
-            self._wait = settings.rearm_after if reason is Reason.LOAD else waited
+            self._wait = settings.rearm_after if reason is Reason.LOAD else self._pause
             self._fall_back(now, sequences, reason)
 
     def _reason(self, sequences: int, plain: float, quote: Quote) -> Reason:
@@ -96,8 +99,9 @@ class Controller:
     def _return(self, now: float, sequences: int, costs: Sequence[float], best: int) -> None:
         waited, settings = now - self._since, self._settings
         pays = best > 0 and costs[best] * (1 + settings.margin_up) < costs[0]
-        if pays and self._because is not Reason.LOW_ACCEPTANCE and (waited >= settings.cool_down or sequences < self._left_with):
-            self._move(now, State.SPECULATING, best, Reason.LOAD if sequences < self._left_with else Reason.COST)
+        shrunk = sequences <= SHRUNK * self._left_with
+        if pays and self._because is not Reason.LOW_ACCEPTANCE and (waited >= self._pause or shrunk):
+            self._move(now, State.SPECULATING, best, Reason.LOAD if shrunk else Reason.COST)
         elif waited >= self._wait:
             self.window.fade(1)
             self._probe_rounds = self._probe_kept = self._probe_steps = 0
