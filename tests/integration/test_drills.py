@@ -9,8 +9,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from builder.build import build_pipeline
-from builder.drills.draft_drift import drill_draft_drift
+from builder.drills.draft_drift import AS_FAST_AS_PLAIN, drill_draft_drift
 from builder.drills.kill_switch import drill_kill_switch
+from builder.drills.timeline import DrillResult
 from builder.repository.event_log import EventLog
 from builder.repository.flag_store import FlagStore
 from builder.repository.versions import newest
@@ -44,12 +45,22 @@ def deep_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model_repository"
 
 
-@pytest.mark.slow  # compares speeds of a second each: until it was shown to hold on a quiet machine
-def test_a_bad_draft_is_left_and_a_good_one_is_taken_up_again(deep_repository: Path) -> None:
-    result = drill_draft_drift(newest(deep_repository, "deep"), quick=True)
-    assert result.passed, result.to_json()
-    assert {check.name for check in result.checks} >= {"falls back in time", "says why", "is as fast as plain", "re-arms"}
-    assert result.measured["acceptance_before"] > 0.5
+@pytest.fixture(scope="module")
+def drift(deep_repository: Path) -> DrillResult:
+    return drill_draft_drift(newest(deep_repository, "deep"), quick=True)
+
+
+def test_a_bad_draft_is_left_and_a_good_one_is_taken_up_again(drift: DrillResult) -> None:
+    """All but the speeds of a second each, which hang on what else the machine does."""
+    names = {check.name for check in drift.checks}
+    assert names >= {"falls back in time", "says why", AS_FAST_AS_PLAIN, "re-arms", "acceptance is back"}, str(drift.to_json())
+    assert all(check.passed for check in drift.checks if check.name != AS_FAST_AS_PLAIN), str(drift.to_json())
+    assert drift.measured["acceptance_before"] > 0.5
+
+
+@pytest.mark.slow  # compares speeds: on a quiet machine
+def test_without_its_bad_draft_a_server_is_as_fast_as_plain(drift: DrillResult) -> None:
+    assert drift.passed, str(drift.to_json())
 
 
 def test_loads_and_flags_are_in_the_event_log(tiny_server: Triton) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from builder.decoding.control.acceptance_window import AcceptanceWindow
+from builder.decoding.control.best_lately import BestLately, Paid
 from builder.decoding.control.settings import ControlSettings
 from builder.decoding.control.state import Reason, State, Transition
 
-Quote = Callable[[int, Sequence[float]], float | None]  # (K, survival) -> expected seconds per token of the batch; None: unknown
+# (K, survival, sequences of this scope) -> expected seconds per token of the batch; None: unknown
+Quote = Callable[[int, Sequence[float], int], float | None]
 
 STEADY = 10.0  # cool-downs that speculation must last for a fall-back to be a new one: then waiting starts from the first cool-down
 HOPELESS = 4  # rounds of a probe after which nothing kept is answer enough
@@ -31,7 +33,7 @@ class Controller:
         self._pause = settings.cool_down  # until costs alone may bring drafts back
         self._rounds = 0
         self._because = Reason.LOW_ACCEPTANCE  # of the latest fall-back
-        self._paid = self.window.survival(), 1  # survival and sequences when drafts last paid
+        self._best_lately = BestLately(now, Paid(0.0, self.window.survival(), 1))
         self._left_with = 0  # sequences at the latest fall-back
         self._probe_rounds = self._probe_kept = self._probe_steps = 0
         self._probe_lost = 0.0  # seconds
@@ -50,7 +52,7 @@ class Controller:
     def decide(self, now: float, sequences: int, quote: Quote) -> None:
         """Look at costs and acceptance again, for a batch with `sequences` sequences of this scope."""
         survival = self.window.survival()
-        costs = [quote(k, survival) for k in range(self._settings.max_draft_tokens + 1)]
+        costs = [quote(k, survival, sequences) for k in range(self._settings.max_draft_tokens + 1)]
         known = [cost for cost in costs if cost is not None]
         if len(known) < len(costs):
             return
@@ -72,25 +74,34 @@ class Controller:
     def _adjust(self, now: float, sequences: int, costs: Sequence[float], best: int, quote: Quote) -> None:
         settings, current = self._settings, self.draft_tokens
         if best:
-            self._paid = self.window.survival(), sequences
+            self._best_lately.add(now, Paid(costs[0] / costs[best], self.window.survival(), sequences))
         margin = settings.margin_down if best < current else settings.margin_up
         if best == current or costs[best] * (1 + margin) >= costs[current]:
             return
         if best:
             self.draft_tokens = best
         elif self.window.rounds >= settings.fewest_rounds:
-            lasted, reason = now - self._since, self._reason(sequences, costs[0], quote)
+            lasted, reason = now - self._since, self._reason(sequences, quote)
             self._pause = settings.cool_down if lasted > STEADY * settings.cool_down else min(2 * self._pause, settings.rearm_after)
             # a batch that shrinks brings drafts back at once: under a steady load a probe is for slow changes only
             self._wait = settings.rearm_after if reason is Reason.LOAD else self._pause
             self._fall_back(now, sequences, reason)
 
-    def _reason(self, sequences: int, plain: float, quote: Quote) -> Reason:
-        """What has changed since drafts last paid: with the acceptance of then they still would, or they would not even so."""
-        survival, before = self._paid
-        if any((quote(k, survival) or plain) < plain for k in range(1, self._settings.max_draft_tokens + 1)):
-            return Reason.LOW_ACCEPTANCE
-        return Reason.LOAD if sequences > before else Reason.COST
+    def _reason(self, sequences: int, quote: Quote) -> Reason:
+        """What has changed since drafts paid best: would they again with the acceptance of then, or with the batch of then? More with one
+        than with the other, or with neither."""
+        paid = self._best_lately.paid
+        by_acceptance = self._gain(paid.survival, sequences, quote)
+        by_load = self._gain(self.window.survival(), paid.sequences, quote) if sequences > paid.sequences else 1.0
+        if max(by_acceptance, by_load) <= 1.0:
+            return Reason.COST
+        return Reason.LOW_ACCEPTANCE if by_acceptance > by_load else Reason.LOAD
+
+    def _gain(self, survival: Sequence[float], sequences: int, quote: Quote) -> float:
+        """Of drafts over plain decoding, at the best K."""
+        plain, *drafting = (quote(k, survival, sequences) or 0.0 for k in range(self._settings.max_draft_tokens + 1))
+        best = min(drafting)
+        return plain / best if best else 1.0
 
     def _fall_back(self, now: float, sequences: int, reason: Reason) -> None:
         self._because, self._left_with = reason, sequences
@@ -119,7 +130,7 @@ class Controller:
         elif whole or hopeless:
             longer = min(2 * self._wait, settings.rearm_after)
             self._wait = max(longer, self._probe_lost / settings.probe_share)
-            self._fall_back(now, sequences, self._reason(sequences, costs[0], quote))
+            self._fall_back(now, sequences, self._reason(sequences, quote))
 
     def _move(self, now: float, state: State, draft_tokens: int, reason: Reason) -> None:
         old, self.state, self.draft_tokens, self._since = self.state, state, draft_tokens, now

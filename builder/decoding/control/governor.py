@@ -107,9 +107,9 @@ class Governor:
             others = [_share(counts[other], c) for other, c in controllers.items() if other != scope]
 
             def quote(
-                k: int, survival: Sequence[float], scope: Scope = scope, c: Controller = controller, others: Sequence[Share] = others
+                k: int, survival: Sequence[float], sequences: int, c: Controller = controller, others: Sequence[Share] = others
             ) -> float | None:
-                mine = Share(counts[scope], k, tuple(survival), c.window.reach())
+                mine = Share(sequences, k, tuple(survival), c.window.reach())
                 return seconds_per_token((mine, *others), plain_rows, self._costs)
 
             controller.decide(now, counts[scope], quote)
