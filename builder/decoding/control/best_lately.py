@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 PERIOD = 5.0  # seconds: longer than an acceptance takes to fall, so that it is not measured against itself half fallen

@@ -196,7 +196,7 @@ def test_a_batch_that_comes_and_goes_by_one_does_not_flap() -> None:
 def test_a_fall_back_names_what_has_changed_also_where_drafts_hardly_paid(
     acceptance: Acceptance, batch: Callable[[float], int], reason: Reason
 ) -> None:
-    """Nine tenths and six tenths of the runs; before the measure was the best of late, a third of the first and less than half of the second."""
+    """In nine and six tenths of the runs; against the latest round that paid, it were a third and less than half of them."""
     machine = Machine(draft=0.0015, noise=0.25) if reason is Reason.LOW_ACCEPTANCE else Machine(row=0.08)
     named = []
     for seed in range(20):
