@@ -10,6 +10,7 @@ import typer
 from builder.cli import build
 from builder.cli.console import print_json
 from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline, Repository
+from builder.cli.stages import show_stages
 from builder.errors import CheckError
 
 
@@ -41,8 +42,8 @@ def align(
         )
     asked = AlignmentOptions.of(draft, loaded.base) or AlignmentOptions()
     options = AlignmentOptions(asked.minutes if minutes is None else minutes, asked.seed if seed is None else seed, text or asked.text)
-    with build.progress_bars() as bars:
-        result = build_pipeline(pipeline, repository, progress=bars, alignment=options)
+    with show_stages() as progress:
+        result = build_pipeline(pipeline, repository, progress=progress, alignment=options)
     write_record(loaded, draft, options)
     if json:
         print_json(result.to_json())

@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from builder.cli.console import err, out, print_json
+from builder.cli.console import out, print_json
 from builder.cli.options import DEFAULT_REPOSITORY, Json, Pipeline, Repository
+from builder.cli.stages import show_stages
 from builder.spec.load import LoadedPipeline, load_pipeline
 from builder.spec.sizes import approximate_bytes
 
 if TYPE_CHECKING:  # the build imports torch: seconds that --help must not pay
     from builder.build import BuildResult
     from builder.repository.handover import Handover
-
-
-class Bars:
-    """One bar a stage; implements builder.build.Progress."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._current: TaskID | None = None
-
-    def stage(self, title: str, steps: int) -> None:
-        self._finish()
-        self._current = self._bars.add_task(title, total=steps)
-
-    def advance(self, step: str) -> None:  # noqa: ARG002 (the bar counts; the name is for logs)
-        if self._current is not None:
-            self._bars.advance(self._current)
-
-    def _finish(self) -> None:
-        """A stage that found its result in the cache took no steps: its bar is full all the same."""
-        if self._current is not None:
-            total = self._bars.tasks[self._current].total
-            self._bars.update(self._current, completed=total)
-
-    def close(self) -> None:
-        self._finish()
 
 
 def build(
@@ -73,8 +46,8 @@ def build(
         return
     from builder.build import build_pipeline
 
-    with progress_bars() as bars:
-        result = build_pipeline(pipeline, repository, progress=bars, verify=verify, promote=promote)
+    with show_stages() as progress:
+        result = build_pipeline(pipeline, repository, progress=progress, verify=verify, promote=promote)
     if json:
         print_json(result.to_json())
     else:
@@ -85,8 +58,8 @@ def _hand_over(loaded: LoadedPipeline, repository: Path, json: bool) -> None:
     from builder.compile.cache import default_cache
     from builder.repository.handover import hand_over
 
-    with progress_bars() as bars:
-        made = hand_over(loaded, repository.parent / "build" / "trtllm" / loaded.spec.metadata.name, default_cache(), bars)
+    with show_stages() as progress:
+        made = hand_over(loaded, repository.parent / "build" / "trtllm" / loaded.spec.metadata.name, default_cache(), progress)
     if json:
         print_json(made.to_json())
     else:
@@ -100,15 +73,6 @@ def _show_handover(made: Handover) -> None:
     out.print(table)
     standing = "Its engines are compiled." if made.engines_built_here else f"{made.pipeline} is not servable yet: that takes a GPU."
     out.print(f"{standing} {made.next_step}.", soft_wrap=True)
-
-
-@contextmanager
-def progress_bars() -> Iterator[Bars]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err) as progress:
-        bars = Bars(progress)
-        yield bars
-        bars.close()
 
 
 def show(result: BuildResult) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from builder.cli import build
 from builder.cli.console import err, out, print_json
 from builder.cli.options import Json, Pipeline
+from builder.cli.stages import show_stages
 from builder.spec.load import load_pipeline
 
 if TYPE_CHECKING:  # calibration imports torch: seconds that --help must not pay
@@ -50,8 +50,8 @@ def calibrate(
         asked.seed if seed is None else seed,
         text or asked.text,
     )
-    with build.progress_bars() as bars:
-        result = calibrate_pipeline(pipeline, options, progress=bars)
+    with show_stages() as progress:
+        result = calibrate_pipeline(pipeline, options, progress=progress)
     folder = report or REPORTS / f"calibrate-{result.pipeline}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     page = write_report(result.pipeline, result.found, folder)
     if json:

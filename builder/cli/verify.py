@@ -9,9 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from builder.cli.build import progress_bars
 from builder.cli.console import err, out, print_json
 from builder.cli.options import DEFAULT_REPOSITORY, Json, Repository
+from builder.cli.stages import show_stages
 from builder.repository.live import serving_version
 from builder.repository.versions import find_version
 from builder.spec.load import load_pipeline
@@ -46,8 +46,8 @@ def verify(
     counted = read_votes(votes) if votes else None
     name = loaded.spec.metadata.name
     wanted = find_version(repository, name, version) if version is not None else serving_version(repository, name)
-    with progress_bars() as bars:
-        made, page = verify_version(wanted, loaded, quick=quick, votes=counted, folder=report, progress=bars)
+    with show_stages() as progress:
+        made, page = verify_version(wanted, loaded, quick=quick, votes=counted, folder=report, progress=progress)
     if json:
         print_json(made.to_json())
     else:
