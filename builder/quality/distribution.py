@@ -128,10 +128,17 @@ def compare(
             speculative = sampler.counts(context, sampling, speculation=True)
             found += _tests(sampling, context, plain[row, column], speculative, samples)
     rounds = sampler.rounds
+    row, column = max(plain, key=lambda place: variety(plain[place]))
     with broken_acceptance():
-        broken = sampler.counts(contexts[0], samplings[0], speculation=True)
-    control = _tests(samplings[0], contexts[0], plain[0, 0], broken, samples)
+        broken = sampler.counts(contexts[column], samplings[row], speculation=True)
+    control = _tests(samplings[row], contexts[column], plain[row, column], broken, samples)
     return Distribution(_corrected(found), _corrected(control), rounds, significance)
+
+
+def variety(counts: Sequence[Counter[int]]) -> float:
+    """How open the tested positions are, over all of them: the chance that two samples differ (Gini-Simpson). A broken rule shows only
+    where there is something to choose: at a low temperature it may leave no trace."""
+    return sum(1.0 - sum((times / tokens.total()) ** 2 for times in tokens.values()) for tokens in counts[1:])
 
 
 def requests(contexts: int, samplings: int, samples: int) -> int:
