@@ -130,7 +130,7 @@ class Decoder:
 def _context(place: int, sequence: Sequence, limit: int, stop: StopRule | None) -> Context:
     sampling = sequence.request.sampling
     numbers = None if sampling.greedy or not limit else uniforms(sequence.seed, sequence.drawn, limit + 1)
-    return Context(place, sequence.token_ids, limit, sampling, numbers, stop)
+    return Context(place, sequence.token_ids, limit, sampling, numbers, stop, sequence.may_copy)
 
 
 def _group_rows(place: int, sequence: Sequence, draft: Draft) -> tuple[int, int, list[int]]:

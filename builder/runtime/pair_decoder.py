@@ -68,7 +68,7 @@ class PairDecoder:
         with self._in_flight.fly("target", len(drafted) + 1) as flight:
             reply = await _only(self._target, replace(call, draft=drafted, draft_logits=logits))
         accepted = _agreeing(drafted, reply.token_ids)
-        return Won(reply.token_ids, flight, limit, Draft(list(drafted)), accepted, drafting)
+        return Won(reply.token_ids, flight, limit, Draft(list(drafted), copied=bool(drafted) and drafting is None), accepted, drafting)
 
     async def stream(self, sequence: Sequence, tokens: int) -> AsyncGenerator[Won, None]:
         """Up to `tokens` tokens without drafts, as they come: one request to the target for all of them. Leaving early ends it."""
@@ -88,7 +88,7 @@ class PairDecoder:
         """Drafted tokens and the logits they were drawn from. A draft model that fails costs speed and no answer."""
         if not limit or self._draft is None or not self.has_draft:
             return (), None, None
-        if self._looks_up and (found := lookup(sequence.token_ids, limit)):
+        if self._looks_up and sequence.may_copy and (found := lookup(sequence.token_ids, limit)):
             return tuple(found), None, None
         judged_by_logits = self._draft_logits and not sequence.request.sampling.greedy
         call = self._call(sequence, limit, Drawer.DRAFT)

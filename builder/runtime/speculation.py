@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from builder.decoding.control import ControlSettings, Governor, Member, State, Transition, sampling_class
 from builder.decoding.proposers import Draft
+from builder.decoding.proposers.ngram import lookup
 from builder.decoding.stopping import StopRule
 from builder.runtime.pair_decoder import Won
 from builder.runtime.sequence import Sequence
@@ -35,6 +36,7 @@ class SpeculationControl:
 
     def __init__(self, settings: EngineSettings, *, own_draft_cache: bool) -> None:
         self._own_draft_cache = own_draft_cache
+        self._has_choice = settings.proposer == "hybrid"
         self._most = settings.max_draft_tokens if settings.proposer != "none" else 0
         self._costs = StepCosts()
         wanted = ControlSettings(
@@ -54,25 +56,22 @@ class SpeculationControl:
 
     def lengths(self, now: float, decoding: Items[Sequence], allowed: Callable[[Sequence], bool]) -> list[int]:
         """K for each decoding sequence, 0 where it is not allowed; `tally` says so in the answer."""
-        controlled = [allowed(sequence) and not self.keeps_length(sequence) for sequence in decoding]
-        members = [self._member(sequence) for sequence, yes in zip(decoding, controlled, strict=True) if yes]
-        chosen = iter(self._governor.lengths(now, members, len(decoding) - len(members)))
-        lengths = [
-            next(chosen) if yes else self._most * (allowed(sequence) and sequence.has_answered)
-            for sequence, yes in zip(decoding, controlled, strict=True)
-        ]
-        for sequence, length, yes in zip(decoding, lengths, controlled, strict=True):
+        members = {s: self._member(s, self._repeats(s)) for s in decoding if allowed(s) and not self.keeps_length(s)}
+        given = self._governor.lengths(now, list(members.values()), len(decoding) - len(members))
+        chosen = dict(zip(members, given, strict=True))
+        for sequence in decoding:
             tally = sequence.answer.tally
-            tally.draft_length = length
-            if yes:
-                tally.state = self._governor.state_of(self._member(sequence))
+            if sequence in chosen:
+                tally.draft_length, tally.state = chosen[sequence], self._governor.state_of(members[sequence])
+                sequence.may_copy = self._governor.copies(members[sequence])
             else:
-                tally.state = State.SPECULATING if length else State.PLAIN
-        return lengths
+                tally.draft_length = self._most * (allowed(sequence) and sequence.has_answered)
+                tally.state = State.SPECULATING if tally.draft_length else State.PLAIN
+        return [sequence.answer.tally.draft_length for sequence in decoding]
 
     def stop_rule(self, sequence: Sequence) -> StopRule | None:
         """Where its draft in this step ends early; None: at its limit."""
-        return None if self.keeps_length(sequence) else self._governor.stop_rule(self._member(sequence))
+        return None if self.keeps_length(sequence) else self._governor.stop_rule(self._member(sequence, False))
 
     def keeps_length(self, sequence: Sequence) -> bool:
         """A sampled answer with a seed of the client's must come out the same again, and it depends on where drafts end: a token that was
@@ -80,8 +79,12 @@ class SpeculationControl:
         hangs on whether the prefix cache left one row of the prompt to run or more."""
         return not sequence.request.sampling.greedy and sequence.request.sampling.seed is not None
 
-    def _member(self, sequence: Sequence) -> Member:
-        return Member(sampling_class(sequence.request.sampling), sequence.request.tenant, self._backlog(sequence))
+    def _member(self, sequence: Sequence, copies: bool) -> Member:
+        return Member(sampling_class(sequence.request.sampling), sequence.request.tenant, self._backlog(sequence), copies)
+
+    def _repeats(self, sequence: Sequence) -> bool:
+        """Whether its draft may be copied or made by the draft model."""
+        return self._has_choice and bool(lookup(sequence.token_ids, 1))
 
     def _backlog(self, sequence: Sequence) -> int:
         return len(sequence.token_ids) - 1 - sequence.draft_computed if self._own_draft_cache else 0
@@ -92,14 +95,16 @@ class SpeculationControl:
         return all(self._backlog(sequence) <= 1 for sequence, limit in limits if limit)
 
     def drafted(self, drafts: Items[Draft], seconds: float) -> None:
-        """The drafts of a round, all steps together."""
-        steps = max(map(len, drafts), default=0)
+        """The drafts of a round, all steps together. Copying is not worth counting."""
+        made = [len(draft) for draft in drafts if not draft.copied]
+        steps = max(made, default=0)
         if steps:
-            record(self._costs, "draft", round(sum(map(len, drafts)) / steps), seconds / steps)
+            record(self._costs, "draft", round(sum(made) / steps), seconds / steps)
 
     def round_done(self, sequence: Sequence, offered: int, draft: Draft, accepted: int) -> None:
         if offered and not self.keeps_length(sequence):
-            self._governor.round_done(self._member(sequence), offered, len(draft), accepted, draft.confidences)
+            copied = self._has_choice and draft.copied
+            self._governor.round_done(self._member(sequence, copied), offered, len(draft), accepted, draft.confidences)
 
     def rows_beside(self, decoding_rows: int, most: int) -> int:
         """Rows of a pass that decodes so many and fills up with prompts, so that who decodes waits PREFILL_STRETCH times as long."""

@@ -41,7 +41,7 @@ class EarlyStop:
 
 def least_chance(shares: Sequence[Share], plain_rows: int, costs: Costs) -> float | None:
     """Chance of being kept that a further drafted token must have to be worth its time; None while a cost is not known."""
-    drafting = sum(share.sequences for share in shares if share.draft_tokens)
+    drafting = sum(share.sequences for share in shares if share.draft_tokens and not share.copied)
     step, per_token = costs.seconds("draft", drafting), seconds_per_token(shares, plain_rows, costs)
     few = plain_rows + sum(share.sequences for share in shares)
     many = few + sum(share.sequences * share.draft_tokens for share in shares)

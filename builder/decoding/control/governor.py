@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from builder.decoding.control.controller import Controller
 from builder.decoding.control.early_stop import EarlyStop
@@ -19,6 +20,16 @@ FIRST_PLAIN = 16  # rounds, of all sequences, before the first plain step, or
 FIRST_STEPS = 4  # so many steps: without a plain one there is nothing to compare with
 PLAIN_STEPS = 2  # plain steps in a row: the first finds caches full of the draft's weights
 NEAR = 64  # tokens of backlog that a probe may catch up on
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the sequences of a scope draft, or might."""
+
+    scope: Scope
+    draft_tokens: int
+    survival: Sequence[float]
+    sequences: int
 
 
 class Governor:
@@ -90,36 +101,60 @@ class Governor:
             for scope in probing:
                 self._controllers[scope].charge((seconds - tokens * plain) / len(probing))
 
+    def copies(self, member: Member) -> bool:
+        """Whether its draft is copied from its text, as of the latest `lengths`; else the draft model's."""
+        return member.copies and (not self.settings.adaptive or self._controller(self._tenants.scope(member)).draft_tokens > 0)
+
     def state_of(self, member: Member) -> State:
         if not self.allowed or not self.settings.max_draft_tokens:
             return State.PLAIN
-        return self._controller(self._tenants.scope(member)).state if self.settings.adaptive else State.SPECULATING
+        if not self.settings.adaptive:
+            return State.SPECULATING
+        scope = self._tenants.scope(member)
+        return self._controller(scope if self.copies(member) else scope.drafted).state
 
     def _decide(self, now: float, counts: Counter[Scope], plain_rows: int) -> None:
         """At every eighth step, at every step of a probe, and when the batch is another."""
         self._undecided += 1
         controllers = {scope: self._controller(scope, now) for scope in counts}
         probing = any(controller.state is State.PROBING for controller in controllers.values())
-        if not probing and self._undecided < self.settings.decide_every and (counts, plain_rows) == self._batch:
+        same = (counts.total(), plain_rows) == (self._batch[0].total(), self._batch[1])
+        if not probing and self._undecided < self.settings.decide_every and same:
             return
         self._batch, self._undecided = (counts, plain_rows), 0
         for scope, controller in controllers.items():
-            others = [_share(counts[other], c) for other, c in controllers.items() if other != scope]
 
-            def quote(
-                k: int, survival: Sequence[float], sequences: int, c: Controller = controller, others: Sequence[Share] = others
-            ) -> float | None:
-                mine = Share(sequences, k, tuple(survival), c.window.reach())
-                return seconds_per_token((mine, *others), plain_rows, self._costs)
+            def quote(k: int, survival: Sequence[float], sequences: int, scope: Scope = scope) -> float | None:
+                return seconds_per_token(self._shares(counts, _Plan(scope, k, survival, sequences)), plain_rows, self._costs)
 
             controller.decide(now, counts[scope], quote)
-        self.draft_tokens = max(controller.draft_tokens for controller in controllers.values())
+        # a text repeats itself at one step and not at the next: what is shown is of both kinds of drafts
+        shown = [self._controllers[s] for scope in counts for s in (scope, scope.other_kind) if s in self._controllers]
+        self.draft_tokens = max(controller.draft_tokens for controller in shown)
+        states = {controller.state for controller in shown}
+        self.state = next(state for state in (State.SPECULATING, State.PROBING, State.PLAIN) if state in states)
         if self.settings.early_stop:  # a probe drafts in full: it asks about acceptance
             classes = dict.fromkeys((scope.sampling for scope in controllers), False)
             classes |= {scope.sampling: True for scope, c in controllers.items() if c.state is State.SPECULATING}
-            self._early_stop.decide(classes, [_share(counts[scope], c) for scope, c in controllers.items()], plain_rows)
-        states = {controller.state for controller in controllers.values()}
-        self.state = next(state for state in (State.SPECULATING, State.PROBING, State.PLAIN) if state in states)
+            self._early_stop.decide(classes, self._shares(counts), plain_rows)
+
+    def _shares(self, counts: Counter[Scope], trial: _Plan | None = None) -> list[Share]:
+        """The batch with the K in force, or with that of a trial for one scope. Where copies do not pay the draft model drafts."""
+        plans = {scope: self._plan(scope, sequences) for scope, sequences in counts.items()}
+        if trial is not None:
+            plans[trial.scope] = trial
+        for idle in [plan for scope, plan in plans.items() if scope.copied and not plan.draft_tokens]:
+            del plans[idle.scope]
+            by_model = plans.get(idle.scope.drafted) or self._plan(idle.scope.drafted, 0)
+            plans[by_model.scope] = replace(by_model, sequences=by_model.sequences + idle.sequences)
+        return [
+            Share(plan.sequences, plan.draft_tokens, tuple(plan.survival), self._controller(scope).window.reach(), scope.copied)
+            for scope, plan in plans.items()
+        ]
+
+    def _plan(self, scope: Scope, sequences: int) -> _Plan:
+        controller = self._controller(scope)
+        return _Plan(scope, controller.draft_tokens, controller.window.survival(), sequences)
 
     def _plain_is_due(self, rounds: int) -> bool:
         """Two plain steps after every hundred: drafts are judged by what plain steps cost now, not long ago."""
@@ -137,13 +172,14 @@ class Governor:
 
     def _given(self, members: Sequence[Member], scopes: Sequence[Scope]) -> list[int]:
         """A probe leaves out sequences whose draft has much to catch up on, unless all have: then the nearest goes alone."""
+        scopes = [scope if self._controllers[scope].draft_tokens else scope.drafted for scope in scopes]
         given = []
         nearest: dict[Scope, int] = {}
         for member, scope in zip(members, scopes, strict=True):
             nearest[scope] = min(member.backlog, nearest.get(scope, member.backlog))
         for member, scope in zip(members, scopes, strict=True):
-            controller = self._controllers[scope]
-            far = controller.state is State.PROBING and member.backlog > max(NEAR, nearest[scope])
+            controller = self._controller(scope)
+            far = not scope.copied and controller.state is State.PROBING and member.backlog > max(NEAR, nearest[scope])
             given.append(0 if far else controller.draft_tokens)
         return given
 
@@ -151,7 +187,3 @@ class Governor:
         if scope not in self._controllers:
             self._controllers[scope] = Controller(scope.name, self.settings, now, self._note)
         return self._controllers[scope]
-
-
-def _share(sequences: int, controller: Controller) -> Share:
-    return Share(sequences, controller.draft_tokens, controller.window.survival(), controller.window.reach())

@@ -24,8 +24,10 @@ def sampling_class(params: SamplingParams) -> SamplingClass:
 
 @dataclass(frozen=True)
 class Member:
-    """A sequence that may be drafted for. `backlog` counts tokens that its draft model has to run first (its cache is stale)."""
+    """A sequence that may be drafted for. `backlog` counts tokens that its draft model has to run first (its cache is stale). `copies`: its
+    text repeats itself here, so that a draft may be copied from it instead, which takes no step."""
 
     sampling: SamplingClass
     tenant: str
     backlog: int = 0
+    copies: bool = False

@@ -21,12 +21,13 @@ class Costs(Protocol):
 @dataclass(frozen=True)
 class Share:
     """The sequences of one group in the batch: all may draft `draft_tokens`. reach [i] of them come to position i (all where it is
-    shorter): drafts end early, proposers may have none."""
+    shorter): drafts end early, proposers may have none. Drafts that are `copied` from the text take no step."""
 
     sequences: int
     draft_tokens: int
     survival: tuple[float, ...]
     reach: tuple[float, ...] = ()
+    copied: bool = False
 
     @property
     def tokens(self) -> float:
@@ -53,10 +54,10 @@ def seconds_per_token(shares: Sequence[Share], plain_rows: int, costs: Costs) ->
     target = costs.seconds("target", round(plain_rows + sum(share.rows for share in shares)))
     if target is None:
         return None
-    seconds = target
-    for step in range(max((share.draft_tokens for share in shares), default=0)):
-        going = sum(share.sequences * share.reaching(step) for share in shares)
-        anybody = 1.0 - math.prod((1.0 - share.reaching(step)) ** share.sequences for share in shares)
+    seconds, drafted = target, [share for share in shares if not share.copied]
+    for step in range(max((share.draft_tokens for share in drafted), default=0)):
+        going = sum(share.sequences * share.reaching(step) for share in drafted)
+        anybody = 1.0 - math.prod((1.0 - share.reaching(step)) ** share.sequences for share in drafted)
         if anybody:
             seconds += anybody * (costs.seconds("draft", max(1, round(going / anybody))) or 0.0)
     return seconds / (plain_rows + sum(share.tokens for share in shares))

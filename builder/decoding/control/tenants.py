@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from builder.decoding.control.acceptance_window import AcceptanceWindow
@@ -19,12 +19,25 @@ Z = 3.0  # standard errors that the difference must be
 
 @dataclass(frozen=True)
 class Scope:
+    """Drafts that are copied from the text are kept more or less often than the draft model's, and cost less: a scope of their own."""
+
     sampling: SamplingClass
     tenant: str = ""  # "" for all that have no scope of their own
+    copied: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.sampling}, tenant {self.tenant}" if self.tenant else str(self.sampling)
+        parts = [str(self.sampling), "copied" if self.copied else "", f"tenant {self.tenant}" if self.tenant else ""]
+        return ", ".join(filter(None, parts))
+
+    @property
+    def other_kind(self) -> Scope:
+        return replace(self, copied=not self.copied)
+
+    @property
+    def drafted(self) -> Scope:
+        """The one that its sequences belong to while copies do not pay: the draft model's."""
+        return replace(self, copied=False)
 
 
 class HasWindow(Protocol):
@@ -41,11 +54,11 @@ class Tenants:
         self._alone: set[Scope] = set()
 
     def scope(self, member: Member) -> Scope:
-        own = Scope(member.sampling, member.tenant)
-        return own if own in self._alone else Scope(member.sampling)
+        own, everybody = _scopes(member)
+        return own if own in self._alone else everybody
 
     def round_done(self, member: Member, controllers: Mapping[Scope, HasWindow], offered: int, drafted: int, accepted: int) -> None:
-        own, everybody = Scope(member.sampling, member.tenant), Scope(member.sampling)
+        own, everybody = _scopes(member)
         if own not in self._windows:
             self._windows[own] = AcceptanceWindow(self._settings.max_draft_tokens, self._settings.memory)
         self._windows[own].add(offered, drafted, accepted)
@@ -62,6 +75,11 @@ class Tenants:
                 self._alone.discard(own)
         elif apart > APART and apart > Z * _error(mine, theirs):
             self._alone.add(own)
+
+
+def _scopes(member: Member) -> tuple[Scope, Scope]:
+    everybody = Scope(member.sampling, copied=member.copies)
+    return replace(everybody, tenant=member.tenant), everybody
 
 
 def _error(a: AcceptanceWindow, b: AcceptanceWindow) -> float:

@@ -1,4 +1,4 @@
-"""Prompt lookup where the text repeats itself, the draft model elsewhere."""
+"""Prompt lookup where the text repeats itself, the draft model elsewhere, and also there where copies do not pay."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from builder.decoding.proposers.registry import register
 @register("hybrid", needs_draft_model=True)
 class HybridProposer:
     def __init__(self) -> None:
-        self._free = NgramProposer()
-        self._paid = DraftModelProposer()
+        self._copies = NgramProposer()
+        self._model = DraftModelProposer()
 
     def propose(self, contexts: Sequence[Context], model: DraftModel | None) -> list[Draft]:
-        drafts = self._free.propose(contexts, model)
-        missed = [place for place, draft in enumerate(drafts) if not draft.token_ids]
-        for place, draft in zip(missed, self._paid.propose([contexts[place] for place in missed], model), strict=True):
-            drafts[place] = draft
-        return drafts
+        copying = [context for context in contexts if context.may_copy]
+        copied = zip(copying, self._copies.propose(copying, model), strict=True)
+        drafts = {context.index: draft for context, draft in copied if len(draft)}
+        missed = [context for context in contexts if context.index not in drafts]
+        drafts |= {context.index: draft for context, draft in zip(missed, self._model.propose(missed, model), strict=True)}
+        return [drafts[context.index] for context in contexts]

@@ -28,6 +28,7 @@ class Context:
     sampling: SamplingParams
     uniforms: NDArray[np.float64] | None = None
     stop: StopRule | None = None
+    may_copy: bool = True  # its draft may come from its own text, where a proposer has the choice
 
 
 @dataclass
@@ -35,11 +36,13 @@ class Draft:
     """Proposed tokens [K] and q, the distribution each was drawn from: K tensors [V], none when the proposer was certain.
 
     confidences [K]: probability of the most likely token of each distribution; none where no rule to stop asked for them.
+    `copied` from the text: no step of a model was run for it.
     """
 
     token_ids: list[int] = field(default_factory=list)
     q: list[Tensor] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)
+    copied: bool = False
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -14,7 +14,7 @@ LONGEST, SHORTEST = 4, 2  # tokens of the suffix that must match; the longest ma
 @register("ngram", needs_draft_model=False)
 class NgramProposer:
     def propose(self, contexts: Sequence[Context], model: DraftModel | None) -> list[Draft]:  # noqa: ARG002 - the interface's names
-        return [Draft(lookup(context.token_ids, context.limit)) for context in contexts]
+        return [Draft(lookup(context.token_ids, context.limit), copied=True) for context in contexts]
 
 
 def lookup(token_ids: Sequence[int], limit: int) -> list[int]:

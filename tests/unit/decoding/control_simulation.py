@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from builder.decoding.control import ControlSettings, Governor, Member, SamplingClass, State, Transition
 from builder.runtime.speculation import record
@@ -54,23 +54,26 @@ def simulate(
     batch: Callable[[float], int] = lambda _: 1,
     members: Sequence[Member] = (Member(SamplingClass.GREEDY, "other"),),
     machine: Machine = Machine(),
+    repeats: float = 0.0,
     settings: ControlSettings | None = None,
     seed: int = 0,
 ) -> Run:
-    """Decode for so long with the governor, or always with K = `fixed`. `batch(t)` sequences of each member run at time t."""
+    """Decode for so long with the governor, or always with K = `fixed`. `batch(t)` sequences of each member run at time t; at a share
+    `repeats` of the steps a text repeats itself, and its draft may be copied."""
     dice, costs, run = random.Random(seed), StepCosts(), Run()
     governor = Governor(settings or ControlSettings(), costs)
     now = 0.0
     while now < seconds:
-        running = [member for member in members for _ in range(batch(now))]
+        running = [replace(member, copies=dice.random() < repeats) for member in members for _ in range(batch(now))]
         lengths = [fixed] * len(running) if fixed is not None else governor.lengths(now, running, 0)
-        drafted = max(lengths)
+        # a fixed K copies wherever it can
+        running = [replace(member, copies=member.copies if fixed is not None else governor.copies(member)) for member in running]
+        made = [length for member, length in zip(running, lengths, strict=True) if length and not member.copies]
         spent = 0.0
-        for step in range(drafted):
-            rows = sum(length > step for length in lengths)
-            spent += machine.noisy(machine.drafting(rows), dice)
-        if drafted:
-            record(costs, "draft", sum(length > 0 for length in lengths), spent / drafted)
+        for step in range(max(made, default=0)):
+            spent += machine.noisy(machine.drafting(sum(length > step for length in made)), dice)
+        if made:
+            record(costs, "draft", len(made), spent / max(made))
         rows = len(running) + sum(lengths)
         passed = machine.noisy(machine.target(rows), dice)
         record(costs, "target", rows, passed)

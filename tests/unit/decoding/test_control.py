@@ -73,13 +73,13 @@ def test_acceptance_that_returns_is_noticed_by_a_probe() -> None:
 
 def test_a_tenant_whose_drafts_are_refused_is_decided_for_alone() -> None:
     good, bad = Member(SamplingClass.GREEDY, "search"), Member(SamplingClass.GREEDY, "support")
-    run = simulate(lambda _, member: 0.9 if member is good else 0.02, 20, members=(good, good, good, bad))
+    run = simulate(lambda _, member: 0.9 if member.tenant == good.tenant else 0.02, 20, members=(good, good, good, bad))
     assert {found.scope for found in run.transitions if found.new is State.PLAIN} == {"greedy, tenant support"}
 
 
 def test_classes_of_sampling_have_states_of_their_own() -> None:
     hot = Member(SamplingClass.HOT, "other")
-    run = simulate(lambda _, member: 0.0 if member is hot else 0.9, 10, members=(GREEDY, hot), machine=Machine(row=0.03))
+    run = simulate(lambda _, member: 0.0 if member.sampling is hot.sampling else 0.9, 10, members=(GREEDY, hot), machine=Machine(row=0.03))
     assert {found.scope for found in run.transitions} == {"hot"}
 
 
@@ -203,3 +203,19 @@ def test_a_fall_back_names_what_has_changed_also_where_drafts_hardly_paid(
         run = simulate(acceptance, 10, seed=seed, machine=machine, batch=batch)
         named += [next((found.reason for found in run.transitions if found.at >= 6 and found.new is State.PLAIN), None)]
     assert named.count(reason) >= {Reason.LOW_ACCEPTANCE: 18, Reason.LOAD: 12}[reason], named
+
+
+def test_in_a_batch_too_large_for_the_draft_model_copies_are_still_drafted() -> None:
+    """They cost a row of the target's pass each, and no step."""
+    options = {"machine": Machine(row=0.02, draft=0.006), "batch": lambda _: 32, "repeats": 0.4}
+    run = simulate(lambda _now, _member: 0.8, 20, **options)
+    assert run.speed >= 1.15 * simulate(lambda _now, _member: 0.8, 20, fixed=0, **options).speed
+    assert run.speed >= 0.99 * best_fixed(lambda _now, _member: 0.8, 20, **options)
+    assert {found.scope for found in run.transitions if found.new is State.PLAIN} == {"greedy"}
+
+
+def test_where_copies_are_refused_the_draft_model_drafts_instead() -> None:
+    by_copies: Acceptance = lambda _now, member: 0.05 if member.copies else 0.9  # noqa: E731 - reads as the table it is
+    run = simulate(by_copies, 30, repeats=0.5)
+    assert run.speed >= 0.95 * best_fixed(by_copies, 30)
+    assert run.speed >= 1.1 * best_fixed(by_copies, 30, repeats=0.5)  # a fixed K copies wherever it can
