@@ -63,6 +63,19 @@ def test_the_loop_tells_the_control_what_was_kept_and_what_it_cost() -> None:
     assert control._costs.seconds("draft", 1) is not None
 
 
+@pytest.mark.parametrize("may_copy", [(True,), (False,), (True, False, False)])
+def test_copied_drafts_are_counted_apart_and_the_control_may_have_the_model_draft_instead(may_copy: tuple[bool, ...]) -> None:
+    bench = Bench(proposer="hybrid", max_draft_tokens=3, adaptive=True)
+    forced(bench, 3)
+    governor, answers = bench.scheduler.control._governor, iter(may_copy * 1000)
+    governor.copies = lambda member: member.copies and next(answers)
+    bench.submit("a", (1, 2, 3, 1, 2, 3), LONG)
+    bench.run(audit=True)
+    assert bench.tokens("a") == plain_greedy((1, 2, 3, 1, 2, 3), 57)
+    counted = {scope.copied for scope, controller in governor._controllers.items() if controller.window.rounds}
+    assert (False in counted, True in counted) == (True, True in may_copy)
+
+
 def test_an_answer_says_in_which_state_and_with_which_k_it_ended() -> None:
     bench = Bench(proposer="draft_model", max_draft_tokens=3, adaptive=True)
     forced(bench, 2)
