@@ -28,6 +28,7 @@ from builder.runtime.settings import EngineSettings
 from builder.runtime.speculation import ControlReport
 from builder.runtime.steps import StepObserver, step_of
 from builder.runtime.switches import Switches
+from builder.runtime.torch_threads import one_torch_thread
 from builder.runtime.validation import check_request, check_settings
 from builder.text.tokenizer import Tokenizer
 
@@ -161,7 +162,8 @@ class Engine:
         A failure ends the running requests with an error output, and the engine goes on with the others.
         """
         try:
-            self._iterate()
+            with one_torch_thread():
+                self._iterate()
         except Exception as error:
             log.exception("the decode step failed")
             self._fail(error)

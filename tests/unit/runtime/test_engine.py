@@ -334,3 +334,19 @@ def test_a_proposer_without_a_draft_model_needs_no_draft() -> None:
     while engine.step():
         pass
     assert [token for output in outputs for token in output.token_ids] == plain_greedy((1, 2, 1, 2, 1, 2), 12)
+
+
+def test_a_step_runs_torch_in_one_thread_and_leaves_the_callers_number_as_it_was() -> None:
+    bench = Bench()
+    seen: list[int] = []
+    layers = bench.target.layers
+    bench.target.layers = lambda *arguments: (seen.append(torch.get_num_threads()), layers(*arguments))[1]
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        bench.submit("a", (1, 2, 3), SamplingParams(max_tokens=3))
+        bench.run()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
