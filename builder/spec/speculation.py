@@ -40,9 +40,9 @@ class Speculation(Section):
 
     proposer: Proposer = Field(
         default="hybrid",
-        description="draft_model: the draft. ngram: repeats earlier text, costs nothing. hybrid: ngram where it finds a match and that pays, "
-        "else the draft. early_exit: the target's own first layers and a calibrated exit head, with early_exit.mode draft. none: plain "
-        "decoding.",
+        description="draft_model: the draft. ngram: repeats earlier text, costs nothing. hybrid: ngram where it finds a match and that "
+        "pays, else the draft. early_exit: the target's own first layers and a calibrated exit head, with early_exit.mode draft. none: "
+        "plain decoding.",
     )
     max_draft_tokens: int = Field(
         default=4,
