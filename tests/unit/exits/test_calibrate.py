@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from builder.build import build_pipeline
 from builder.calibrate import calibrate_pipeline
 from builder.cli.main import app
+from builder.decoding.exits.rule import ExitLimits
 from builder.decoding.params import SamplingParams
 from builder.errors import BuildError, CheckError, EngineError, SpecError
 from builder.exits import calibrate as whole
@@ -22,7 +23,7 @@ from builder.exits.calibrate import Limits
 from builder.exits.recipe import CalibrationOptions
 from builder.plan.calibration import read_calibration, record_file
 from builder.plan.make import make_plan
-from builder.repository.engine import open_engine, open_parts
+from builder.repository.engine import open_parts
 from builder.repository.exits import open_draft_exit, read_calibration_file
 from builder.repository.live import serving_version
 from builder.runtime.request import Output, Request
@@ -129,8 +130,9 @@ def test_a_build_without_a_calibration_or_with_a_stale_one_says_which_command_to
         build_pipeline(other, tmp_path / "repository", cache=cache)
     shutil.copytree(place.parent / "tiny", tmp_path / "tiny", dirs_exist_ok=True)
     assert verdict(other, "exit-calibrated")[0]
-    write_pipeline(tmp_path, early_exit={"mode": "answer", "layers": [2], "max_pending": 2})
-    assert "stale: early_exit.layers changed" in verdict(other, "exit-calibrated")[1]
+    for change, name in (({"layers": [2]}, "layers"), ({"layers": "auto"}, "layers"), ({"protected_tokens": 4}, "protected_tokens")):
+        write_pipeline(tmp_path, early_exit={"mode": "answer", "layers": [2, 3], "max_pending": 2, "protected_tokens": 3, **change})
+        assert f"stale: early_exit.{name} changed" in verdict(other, "exit-calibrated")[1]
     record_file(other).write_text("{}")
     with pytest.raises(SpecError, match="calibration cannot be read"):
         make_plan(load_pipeline(other))
@@ -142,15 +144,16 @@ def test_a_built_version_lets_tokens_leave_and_tells(place: Path, cache: Path, f
     version = serving_version(tmp_path, "tiny")
     assert version.manifest.fingerprints["exits"]
     assert read_calibration_file(version.decode_folder / "exits")["measure"] == found["measure"]
-    engine = open_engine(version.decode_folder, load_pipeline(place).spec)
-    outputs: list[Output] = []
+    parts = open_parts(version.decode_folder, load_pipeline(place).spec)
+    assert parts.exits is not None and parts.exits.limits == ExitLimits(max_pending=2, protected_tokens=3)
+    engine, outputs = parts.engine(), list[Output]()
     for number in range(4):
         engine.submit(Request(str(number), (number + 5, 7, 9), SamplingParams(max_tokens=40, ignore_eos=True)), outputs.append)
     while engine.step():
         pass
     stats = [output.stats for output in outputs if output.stats is not None]
     assert len(stats) == 4 and any(found.optimisation == "early_exit" for found in stats)
-    assert all(sum(found.exit_layers.values()) == 40 for found in stats)
+    assert all(sum(found.exit_layers.values()) == 40 and found.exit_layers[4] >= 3 + 37 // 3 for found in stats)
 
 
 def test_a_version_in_mode_draft_needs_no_bound_and_keeps_every_token(
