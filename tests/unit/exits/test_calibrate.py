@@ -31,7 +31,7 @@ from builder.spec.load import load_pipeline
 from tests.unit.exits.conftest import cache_with_kernels, write_pipeline
 from tests.unit.tiny_models import make_tiny_model
 
-QUICK = Limits(portion=60, steps=12)
+QUICK = Limits(portion=60, steps=40)
 OPTIONS = CalibrationOptions(answers=60)
 
 
