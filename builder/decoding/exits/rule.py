@@ -64,7 +64,8 @@ def _protected(lengths: tuple[int, ...], limits: ExitLimits) -> NDArray[np.bool_
 def _run(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """[tokens]: how many in a row left, up to this one."""
     places = np.arange(len(chosen))
-    return places - np.maximum.accumulate(np.where(chosen == FULL, places, 0))
+    run: NDArray[np.int64] = places - np.maximum.accumulate(np.where(chosen == FULL, places, 0))
+    return run
 
 
 def starts(lengths: tuple[int, ...]) -> NDArray[np.int64]:

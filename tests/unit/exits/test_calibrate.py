@@ -24,7 +24,7 @@ from builder.exits.recipe import CalibrationOptions
 from builder.plan.calibration import read_calibration, record_file
 from builder.plan.make import make_plan
 from builder.repository.engine import open_parts
-from builder.repository.exits import open_draft_exit, read_calibration_file
+from builder.repository.exits import open_draft_exit, open_exits, read_calibration_file
 from builder.repository.live import serving_version
 from builder.runtime.request import Output, Request
 from builder.spec.load import load_pipeline
@@ -195,6 +195,12 @@ def test_a_calibration_of_before_there_were_drafts_is_missed_by_name(tmp_path: P
     (tmp_path / "calibration.json").write_text("{}")
     with pytest.raises(EngineError, match=r"nothing of drafts.*builder calibrate"):
         open_draft_exit(tmp_path, lambda _: pytest.fail("no head to open"))
+
+
+def test_a_version_of_before_tokens_were_protected_serves_as_its_thresholds_were_tested(tmp_path: Path) -> None:
+    found = {"layers": [], "measure": "probability", "temperature": 0.0, "bound": {"max_pending": 4}}
+    (tmp_path / "calibration.json").write_text(json.dumps(found))
+    assert open_exits(tmp_path, lambda _: pytest.fail("no head to open")).limits == ExitLimits(max_pending=4, protected_tokens=1)
 
 
 @pytest.mark.parametrize(("mode", "proposer"), [("draft", "none"), ("draft", "ngram"), ("answer", "early_exit"), ("none", "early_exit")])
