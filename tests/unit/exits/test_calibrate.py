@@ -88,6 +88,9 @@ def test_the_same_again_is_a_cache_hit_and_another_bound_trains_nothing(
     assert "early exit stays off" in result.found["guarantee"]
     ok, says = verdict(other, "exit-calibrated")
     assert not ok and "No thresholds were found" in says and "max_disagreement" in says
+    for change in ({"protected_tokens": 9}, {"layers": "auto"}):  # auto's layers are the same two
+        early_exit = {"mode": "answer", "layers": [2, 3], "max_pending": 2, "protected_tokens": 3, **change}
+        assert not calibrate_pipeline(write_pipeline(tmp_path, early_exit=early_exit), OPTIONS, cache=cache, limits=QUICK).cached
 
 
 def test_an_interrupted_run_goes_on_where_it_stood_and_ends_the_same(
