@@ -67,15 +67,18 @@ def calibrate_pipeline(
         raise CheckError(what, where=str(path), mend=f"Use layers below {depth}")
     parts, prints = compile_target(loaded, cache, progress)
     recipe = HeadsRecipe(options, layers, prints["target_engine"], prints["tokenizer"], options.prompts())
-    bound = Bound(spec.quality.max_disagreement, spec.quality.confidence, spec.early_exit.max_pending)
-    fingerprint = recipe.calibrated(bound)
+    exits, quality = spec.early_exit, spec.quality
+    bound = Bound(quality.max_disagreement, quality.confidence, exits.max_pending, exits.protected_tokens)
+    keep_all = exits.layers != "auto"  # who names layers means them
+    fingerprint = recipe.calibrated(bound, keep_all=keep_all)
     name = f"exits-{fingerprint[:16]}"
     cached = (cache / name).is_dir()
     work = cache / f"exit-work-{recipe.fingerprint[:16]}"
     heads = cached_folder(
         cache, recipe.folder_name, lambda folder: make_heads(folder, recipe, parts, spec, work, progress, limits=limits, clock=clock)
     )
-    folder = cached_folder(cache, name, partial(make_calibration, heads, recipe=recipe, target=parts.target, bound=bound))
+    make = partial(make_calibration, heads, recipe=recipe, target=parts.target, bound=bound, keep_all=keep_all)
+    folder = cached_folder(cache, name, make)
     found = read_calibration_file(folder)
     fits = made_for(spec, prints["target_weights"], prints["tokenizer"], depth)
     bounded = any(entry["threshold"] is not None for entry in found["layers"])

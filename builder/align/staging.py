@@ -51,13 +51,14 @@ def staged_engine(folder: Path, spec: PipelineSpec, draft_tokens: int) -> Engine
     return open_engine(folder, staged_spec(spec, draft_tokens))
 
 
-def staged_spec(spec: PipelineSpec, draft_tokens: int) -> PipelineSpec:
-    """Plain when draft_tokens is 0, else with the draft model alone as the proposer; a small cache for one thing after another."""
+def staged_spec(spec: PipelineSpec, draft_tokens: int, batch: int = _BATCH) -> PipelineSpec:
+    """Plain when draft_tokens is 0, else with the draft model alone as the proposer; a small cache for one thing after another, `batch` of
+    them at once."""
     speculation: dict[str, Any] = {"proposer": "draft_model", "max_draft_tokens": draft_tokens} if draft_tokens else {"proposer": "none"}
     speculation["control"] = Control(adaptive=False)
     memory = min(spec.engine.kv_cache.memory, _CACHE)
     kv_cache = spec.engine.kv_cache.model_copy(update={"memory": memory, "prefix_caching": False})
-    limits = {"max_batch_size": min(_BATCH, spec.engine.max_num_tokens), "kv_cache": kv_cache}
+    limits = {"max_batch_size": min(batch, spec.engine.max_num_tokens), "kv_cache": kv_cache}
     sections = {
         "speculation": spec.speculation.model_copy(update=speculation),
         "engine": spec.engine.model_copy(update=limits),

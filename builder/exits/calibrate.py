@@ -38,6 +38,7 @@ from builder.runtime.runners.exit_head import TorchAotExitHead, load_exit_head
 from builder.spec.pipeline import PipelineSpec
 
 PORTION = 100  # prompts written, answered and read before the next look at the clock; what is done is kept after each
+BATCH = 48  # answers at once: each is short, and a pass of more rows reads the weights no oftener
 WRITING_SHARE = 0.6  # of the time, at most
 VOCABULARY = 8192  # tokens an exit may say
 MLP_WIDTH = 256
@@ -103,11 +104,11 @@ def make_heads(
     shutil.rmtree(work)
 
 
-def make_calibration(heads: Path, folder: Path, recipe: HeadsRecipe, target: Path, bound: Bound) -> None:
+def make_calibration(heads: Path, folder: Path, recipe: HeadsRecipe, target: Path, bound: Bound, *, keep_all: bool) -> None:
     """Fill `folder` with those of `heads` that tokens may leave at or that drafts best, and calibration.json."""
     scores = load_scores(heads)
     costs = read_costs(target, heads, recipe.layers)
-    found = calibrate(scores, recipe.layers, read_info(target).model.num_layers, bound, costs)
+    found = calibrate(scores, recipe.layers, read_info(target).model.num_layers, bound, costs, keep_all=keep_all)
     draft = choose_draft(scores, recipe.layers, costs)
     for layer, threshold in zip(found.layers, found.thresholds, strict=True):
         if threshold is not None or layer == draft["layer"]:
@@ -126,7 +127,7 @@ def write_states(
     progress.stage("the target writes and reads answers", portions)
     found: list[States] = []
     with staged(parts, None) as folder:
-        opened = open_parts(folder, staged_spec(spec, 0))
+        opened = open_parts(folder, staged_spec(spec, 0, BATCH))
         starts = list(itertools.islice(questions.beginnings(recipe.prompts, options.seed), options.answers))
         for number in range(portions):
             file = work / f"portion-{number}.safetensors"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from builder.decoding.exits.confidence import MEASURES
 from builder.decoding.exits.costs import Costs, time_a_token
 from builder.decoding.exits.learn_then_test import NEVER, Choice, candidates, choose
-from builder.decoding.exits.rule import FULL, Answers, exits, losses
+from builder.decoding.exits.rule import FULL, Answers, ExitLimits, asked, exits, losses
 from builder.decoding.exits.separation import auroc, reliability
 from builder.exits.passages import ANSWER_TOKENS, Part
 from builder.exits.scores import Scores
@@ -21,11 +21,16 @@ from builder.exits.scores import Scores
 
 @dataclass(frozen=True)
 class Bound:
-    """What is asked for: see quality.max_disagreement, quality.confidence and early_exit.max_pending."""
+    """What is asked for: see quality.max_disagreement and quality.confidence, early_exit.max_pending and early_exit.protected_tokens."""
 
     max_disagreement: float
     confidence: float
     max_pending: int
+    protected_tokens: int
+
+    @property
+    def limits(self) -> ExitLimits:
+        return ExitLimits(self.max_pending, self.protected_tokens)
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,17 @@ class Calibration:
         return {"layers": layers, "guarantee": self.guarantee, "temperature": 0.0, **fields}
 
 
-def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound, costs: Sequence[Costs]) -> Calibration:
-    """The measure that separates right from wrong best, the layers that save most by their `costs`, the thresholds that keep to `bound`,
-    and what they do on held-out answers."""
+def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound, costs: Sequence[Costs], *, keep_all: bool) -> Calibration:
+    """The measure that separates right from wrong best, the thresholds that keep to `bound`, and what they do on held-out answers.
+
+    `keep_all`: tokens leave at all `layers` where thresholds allow it; else at those of them that save most by their `costs`.
+    """
     separation = {measure: _separation(scores.answers(measure, Part.CHOOSE)) for measure in MEASURES}
     measure = max(separation, key=lambda name: float(np.mean(separation[name])))
     tested = scores.answers(measure, Part.TEST)
-    chances = _of_layers_that_pay(scores.answers(measure, Part.CHOOSE), bound, costs)
-    choice = choose(tested, chances, bound.max_disagreement, bound.confidence, bound.max_pending)
+    learned = scores.answers(measure, Part.CHOOSE)
+    chances = candidates(learned) if keep_all else _of_layers_that_pay(learned, bound, costs)
+    choice = choose(tested, chances, bound.max_disagreement, bound.confidence, bound.limits, ANSWER_TOKENS)
     thresholds = choice.thresholds if choice else (np.inf,) * len(layers)
     held_out = scores.answers(measure, Part.HELD_OUT)
     before, after = scores.agreement(Part.HELD_OUT)
@@ -117,7 +125,7 @@ def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound,
         after=tuple(after),
         reliability=[[asdict(point) for point in _reliability(held_out, place)] for place in range(len(layers))],
         tested=len(tested.lengths),
-        held_out=_look(held_out, np.array(thresholds), layers, depth, bound.max_pending, costs),
+        held_out=_look(held_out, np.array(thresholds), layers, depth, bound.limits, costs),
     )
 
 
@@ -128,10 +136,11 @@ def _of_layers_that_pay(learned: Answers, bound: Bound, costs: Sequence[Costs]) 
     for used in itertools.product((True, False), repeat=len(costs)):
         thresholds = np.where(used, everywhere, NEVER)
         thresholds = thresholds[np.isfinite(thresholds).any(axis=1)]
-        left = [exits(learned, row, bound.max_pending) for row in thresholds]
+        left = [exits(learned, row, bound.limits) for row in thresholds]
         within = [chosen for chosen in left if losses(learned, chosen).mean() <= bound.max_disagreement]
         if within:
-            found.append((time_a_token(within[-1], used, costs), thresholds))
+            looked_at = asked(within[-1], learned.lengths, bound.limits)
+            found.append((time_a_token(within[-1], looked_at, used, costs), thresholds))
     return min(found, key=lambda each: each[0])[1] if found else everywhere
 
 
@@ -144,9 +153,10 @@ def _reliability(answers: Answers, place: int) -> list[Any]:
 
 
 def _look(
-    answers: Answers, thresholds: NDArray[np.float64], layers: tuple[int, ...], depth: int, pending: int, costs: Sequence[Costs]
+    answers: Answers, thresholds: NDArray[np.float64], layers: tuple[int, ...], depth: int, limits: ExitLimits, costs: Sequence[Costs]
 ) -> HeldOut:
-    left = exits(answers, thresholds, pending)
+    left = exits(answers, thresholds, limits)
+    looked_at = asked(left, answers.lengths, limits)
     gone = left != FULL
     wrong = gone & ~np.take_along_axis(answers.right, np.maximum(left, 0)[:, None], axis=1)[:, 0]
     ran = np.where(gone, np.array(layers)[left], depth)
@@ -157,5 +167,5 @@ def _look(
         of_exits=float(wrong.sum() / max(1, gone.sum())),
         shares=tuple(float((left == place).mean()) for place in range(len(layers))),
         average_layers=float(ran.mean()),
-        predicted_speedup=1 / time_a_token(left, np.isfinite(thresholds).tolist(), costs),
+        predicted_speedup=1 / time_a_token(left, looked_at, np.isfinite(thresholds).tolist(), costs),
     )

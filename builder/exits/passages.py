@@ -29,7 +29,7 @@ class Part(IntEnum):
     HELD_OUT = 3  # agreement and disagreement are reported on these
 
 
-SHARES = (40, 10, 35, 15)  # percent
+SHARES = (40, 10, 40, 10)  # percent
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from builder.align.prompts import Prompt, prompts_fingerprint, read_prompts, shipped_prompts
 from builder.exits.guarantee import Bound
 from builder.spec.early_exit import Calibration
 
-FORMAT = 2  # raise when the method changes: older heads are then made again
-THRESHOLDS = 4  # the same for thresholds: older ones are then tested again
+FORMAT = 3  # raise when the method changes: older heads are then made again
+THRESHOLDS = 5  # the same for thresholds: older ones are then tested again
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
     """How long, how many answers, with which seed, and on what text of the user's."""
 
-    minutes: float = 12.0
-    answers: int = 600
+    minutes: float = 20.0
+    answers: int = 2000
     seed: int = 0
     text: Path | None = None
 
@@ -54,9 +54,9 @@ class HeadsRecipe:
     def folder_name(self) -> str:
         return f"exit-heads-{self.fingerprint[:16]}"
 
-    def calibrated(self, bound: Bound) -> str:
-        """Fingerprint of these heads with thresholds for `bound`."""
-        return _digest([THRESHOLDS, self.fingerprint, bound.max_disagreement, bound.confidence, bound.max_pending])
+    def calibrated(self, bound: Bound, *, keep_all: bool) -> str:
+        """Fingerprint of these heads with thresholds for `bound`, of all layers or of those that pay."""
+        return _digest([THRESHOLDS, self.fingerprint, *astuple(bound), keep_all])
 
 
 def _digest(made_of: list[object]) -> str:

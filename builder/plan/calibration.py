@@ -83,12 +83,15 @@ def wanted_calibration(loaded: LoadedPipeline) -> dict[str, Any]:
 
 def made_for(spec: PipelineSpec, weights: str, tokenizer: str, num_layers: int) -> dict[str, Any]:
     """`weights` and `tokenizer` are fingerprints."""
+    exits = spec.early_exit
+    layers = list(exits.exit_layers(num_layers))
     return {
         "target.weights": weights,
         "target.dtype": spec.target.dtype,
         "tokenizer": tokenizer,
-        "early_exit.layers": list(spec.early_exit.exit_layers(num_layers)),
-        "early_exit.max_pending": spec.early_exit.max_pending,
+        "early_exit.layers": ["auto", *layers] if exits.layers == "auto" else layers,  # of auto's, those that do not pay are dropped
+        "early_exit.max_pending": exits.max_pending,
+        "early_exit.protected_tokens": exits.protected_tokens,
         "quality.max_disagreement": spec.quality.max_disagreement,
         "quality.confidence": spec.quality.confidence,
     }

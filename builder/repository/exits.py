@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.decoding.exits.confidence import MEASURES
+from builder.decoding.exits.rule import ExitLimits
 from builder.errors import EngineError
 from builder.runtime.exits import ExitHead, ExitPoint, Exits
 
@@ -42,4 +43,6 @@ def open_exits(folder: Path, load: Callable[[Path], ExitHead]) -> Exits:
         for entry in found["layers"]
         if entry["threshold"] is not None
     )
-    return Exits(points, MEASURES[found["measure"]], found["temperature"], found["bound"]["max_pending"])
+    bound = found["bound"]
+    limits = ExitLimits(bound["max_pending"], bound.get("protected_tokens", 1))  # 1: a version built when there were none
+    return Exits(points, MEASURES[found["measure"]], limits, found["temperature"])

@@ -103,7 +103,9 @@ class ExitPass:
         if row.number is None or row.number >= len(self.decoding):
             return False
         sequence = self.decoding[row.number]
-        return sequence.answer.tally.exit_state is ExitState.ON and len(sequence.unfilled) < self.exits.max_pending
+        limits = self.exits.limits
+        open_to_it = sequence.answered >= limits.protected_tokens and len(sequence.unfilled) < limits.max_pending
+        return open_to_it and sequence.answer.tally.exit_state is ExitState.ON
 
     def _keep_waiting(self, row: _Row, layer: int, hidden: Tensor) -> None:
         if row.waiting is not None:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from builder.decoding.exits.rule import ExitLimits
 from builder.decoding.params import SamplingParams
 
 
@@ -41,8 +42,8 @@ class Exits:
 
     points: tuple[ExitPoint, ...]
     measure: Callable[[Tensor], Tensor]
+    limits: ExitLimits
     temperature: float = 0.0
-    max_pending: int = 4  # tokens of a sequence that may wait for their keys and values before one runs in full
 
 
 class ExitState(StrEnum):

@@ -70,9 +70,14 @@ class Sequence:
         return len(self.token_ids) + self.answer.tally.evicted_tokens
 
     @property
+    def answered(self) -> int:
+        """Tokens of the answer that are known."""
+        return self.drawn - len(self.request.prompt_ids)
+
+    @property
     def has_answered(self) -> bool:
         """Whether a token of the answer is known."""
-        return self.drawn > len(self.request.prompt_ids)
+        return self.answered > 0
 
     def evict(self, places: range) -> None:
         """Drop these tokens. What is behind them moves to new positions: nothing computed is right any longer."""

@@ -16,17 +16,17 @@ class Calibration(Section):
     """What `builder calibrate` trains exit heads and tests thresholds on."""
 
     minutes: float = Field(
-        default=12.0,
+        default=20.0,
         gt=0,
         le=1440,
         description="Time it may take: the target writes prompts and answers, a head for each layer learns from some of them, thresholds "
         "are tested on others. Less than it needs means fewer answers and shorter training, and so fewer exits.",
     )
     answers: int = Field(
-        default=600,
+        default=2000,
         ge=20,
         le=100_000,
-        description="Answers the target writes. A third of them test the thresholds: with fewer than 130 of those nothing can be shown at "
+        description="Answers the target writes. Four in ten test the thresholds: with fewer than 110 of those nothing can be shown at "
         "2 % and 95 % confidence.",
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="Seed of the prompts written and of the order rows are learned in.")
@@ -49,13 +49,21 @@ class EarlyExit(Section):
     )
     layers: Literal["auto"] | Layers = Field(
         default="auto",
-        description="Layers after which a token may leave: [20, 25] is the 20th and 25th. auto: two thirds and five sixths of the depth.",
+        description="Layers after which a token may leave: [20, 25] is the 20th and 25th, both of them. auto: of two thirds "
+        "and five sixths of the depth those that save most time, by the weights that a step reads.",
     )
     max_pending: int = Field(
         default=4,
         ge=1,
         le=64,
         description="Tokens of an answer that may leave in a row before one runs in full, and fills the keys and values they left out.",
+    )
+    protected_tokens: int = Field(
+        default=16,
+        ge=1,
+        le=4096,
+        description="Tokens at the beginning of an answer that all run in full: a wrong one there turns the whole answer. 1: only the very "
+        "first, which the prompt's pass gives.",
     )
     calibration: Calibration = Field(default_factory=Calibration, description="What `builder calibrate` does.")
 

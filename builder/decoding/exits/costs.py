@@ -19,10 +19,12 @@ class Costs:
     head: float
 
 
-def time_a_token(chosen: NDArray[np.int64], used: Sequence[bool], costs: Sequence[Costs]) -> float:
-    """Mean time of tokens that leave at the layers of `chosen` [tokens] (an index, or FULL), in plain passes. Every token is looked at by
-    each exit that is `used` up to where it leaves; keys and values that are filled later ride along with rows that read the weights
-    anyway."""
-    looks = np.cumsum([cost.head if use else 0.0 for use, cost in zip(used, costs, strict=True)])
-    times = [cost.layers + look for cost, look in zip(costs, looks, strict=True)] + [1.0 + float(looks[-1])]
-    return float(np.array(times)[np.where(chosen == FULL, len(costs), chosen)].mean())
+def time_a_token(chosen: NDArray[np.int64], asked: NDArray[np.bool_], used: Sequence[bool], costs: Sequence[Costs]) -> float:
+    """Mean time of tokens that leave at the layers of `chosen` [tokens] (an index, or FULL), in plain passes. A token that is `asked` is
+    looked at by each exit that is `used` up to where it leaves; keys and values that are filled later ride along with rows that read the
+    weights anyway."""
+    looks = np.cumsum([0.0] + [cost.head if use else 0.0 for use, cost in zip(used, costs, strict=True)])
+    place = np.where(chosen == FULL, len(costs), chosen)
+    layers = np.array([cost.layers for cost in costs] + [1.0])
+    seen = np.minimum(place + 1, len(costs))
+    return float((layers[place] + np.where(asked, looks[seen], 0.0)).mean())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from builder.decoding.exits.risk import betting
-from builder.decoding.exits.rule import Answers, exits, losses
+from builder.decoding.exits.rule import Answers, ExitLimits, exits, losses
 
 NEVER = np.inf  # threshold of a layer that nothing leaves at
 _CHANCES = 1 - np.geomspace(0.0005, 0.6, 240)  # of being right, from strict to loose; steps this small leave little of the bound unused
@@ -49,11 +49,14 @@ def candidates(learned: Answers) -> NDArray[np.float64]:
     return useful
 
 
-def choose(tested: Answers, thresholds: NDArray[np.float64], level: float, confidence: float, max_pending: int) -> Choice | None:
-    """The loosest of `thresholds` [candidates, layers] reached before a test fails; None when the strictest fails."""
-    left = [exits(tested, row, max_pending) for row in thresholds]
+def choose(
+    tested: Answers, thresholds: NDArray[np.float64], level: float, confidence: float, limits: ExitLimits, longest: int
+) -> Choice | None:
+    """The loosest of `thresholds` [candidates, layers] reached before a test fails; None when the strictest fails. No answer may have
+    more than `longest` tokens: a test is sharper where a smaller share of them can be wrong."""
+    left = [exits(tested, row, limits) for row in thresholds]
     table = np.stack([losses(tested, chosen) for chosen in left], axis=1) if len(left) else np.zeros((len(tested.lengths), 0))
-    p_values = betting(table, level, max_pending / (max_pending + 1))  # the rule lets no larger share of an answer leave
+    p_values = betting(table, level, limits.largest_share(longest))
     passed = fixed_sequence(p_values, 1 - confidence)
     if not passed:
         return None

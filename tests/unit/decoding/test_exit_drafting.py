@@ -47,5 +47,6 @@ def test_the_best_threshold_leaves_out_what_is_kept_too_rarely() -> None:
 def test_a_token_pays_for_the_looks_up_to_where_it_leaves() -> None:
     costs = [Costs(0.4, 0.02), Costs(0.7, 0.02)]
     chosen = np.array([0, 1, FULL, FULL])
-    assert time_a_token(chosen, [True, True], costs) == pytest.approx((0.42 + 0.74 + 2 * 1.04) / 4)
-    assert time_a_token(np.array([1, FULL]), [False, True], costs) == pytest.approx((0.72 + 1.02) / 2)
+    assert time_a_token(chosen, np.array([True] * 4), [True, True], costs) == pytest.approx((0.42 + 0.74 + 2 * 1.04) / 4)
+    assert time_a_token(chosen, np.array([True] * 3 + [False]), [True, True], costs) == pytest.approx((0.42 + 0.74 + 1.04 + 1) / 4)
+    assert time_a_token(np.array([1, FULL]), np.array([True, True]), [False, True], costs) == pytest.approx((0.72 + 1.02) / 2)

@@ -12,10 +12,11 @@ from scipy import stats
 from builder.decoding.exits.confidence import MEASURES
 from builder.decoding.exits.learn_then_test import candidates, choose, fixed_sequence
 from builder.decoding.exits.risk import betting
-from builder.decoding.exits.rule import FULL, Answers, exits, losses
+from builder.decoding.exits.rule import FULL, Answers, ExitLimits, asked, exits, losses
 from builder.decoding.exits.separation import auroc, reliability
 
-LEVEL, CONFIDENCE, PENDING, TOKENS, TRIALS = 0.05, 0.9, 4, 30, 200
+LEVEL, CONFIDENCE, TOKENS, TRIALS = 0.042, 0.9, 30, 200
+LIMITS = ExitLimits(max_pending=4, protected_tokens=5)
 
 
 def made(answers: int, seed: int) -> Answers:
@@ -29,7 +30,7 @@ def made(answers: int, seed: int) -> Answers:
 
 
 def risk(answers: Answers, thresholds: np.ndarray) -> float:
-    return float(losses(answers, exits(answers, thresholds, PENDING)).mean())
+    return float(losses(answers, exits(answers, thresholds, LIMITS)).mean())
 
 
 def test_over_200_calibrations_the_bound_fails_no_more_often_than_stated_and_the_empirical_risk_alone_does() -> None:
@@ -39,7 +40,7 @@ def test_over_200_calibrations_the_bound_fails_no_more_often_than_stated_and_the
     broken = broken_without_test = shares = 0.0
     for trial in range(TRIALS):
         tested = made(200, seed=100 + trial)
-        choice = choose(tested, thresholds, LEVEL, CONFIDENCE, PENDING)
+        choice = choose(tested, thresholds, LEVEL, CONFIDENCE, LIMITS, TOKENS)
         assert choice is not None
         broken += true_risk[choice.thresholds] > LEVEL
         shares += choice.share / TRIALS
@@ -53,8 +54,8 @@ def test_over_200_calibrations_the_bound_fails_no_more_often_than_stated_and_the
 def test_no_threshold_is_chosen_where_no_confidence_means_anything() -> None:
     random = np.random.default_rng(0)
     answers = Answers(random.random((6000, 1)), random.random((6000, 1)) < 0.5, (TOKENS,) * 200)
-    assert choose(answers, np.array([[0.9], [0.5]]), LEVEL, CONFIDENCE, PENDING) is None
-    assert choose(answers, np.zeros((0, 1)), LEVEL, CONFIDENCE, PENDING) is None
+    assert choose(answers, np.array([[0.9], [0.5]]), LEVEL, CONFIDENCE, LIMITS, TOKENS) is None
+    assert choose(answers, np.zeros((0, 1)), LEVEL, CONFIDENCE, LIMITS, TOKENS) is None
 
 
 def test_p_values_of_a_true_hypothesis_are_no_smaller_than_chance_allows() -> None:
@@ -87,8 +88,26 @@ def test_candidates_run_from_strict_to_loose_in_every_layer() -> None:
 def test_a_token_leaves_at_the_first_layer_sure_enough_but_never_the_first_of_an_answer_nor_beyond_what_may_be_pending() -> None:
     sure = np.array([[1, 1], [1, 0], [0, 1], [1, 1], [1, 1], [0, 0], [0, 1], [1, 1], [0, 1]], dtype=float)
     answers = Answers(sure, sure > 0, (7, 2))
-    assert exits(answers, np.array([0.5, 0.5]), 2).tolist() == [FULL, 0, 1, FULL, 0, FULL, 1, FULL, 1]
-    assert exits(answers, np.array([np.inf, 0.5]), 9).tolist() == [FULL, FULL, 1, 1, 1, FULL, 1, FULL, 1]
+    assert exits(answers, np.array([0.5, 0.5]), ExitLimits(2)).tolist() == [FULL, 0, 1, FULL, 0, FULL, 1, FULL, 1]
+    assert exits(answers, np.array([np.inf, 0.5]), ExitLimits(9)).tolist() == [FULL, FULL, 1, 1, 1, FULL, 1, FULL, 1]
+    assert exits(answers, np.array([0.5, 0.5]), ExitLimits(2, protected_tokens=4)).tolist() == [FULL] * 4 + [0, FULL, 1, FULL, FULL]
+
+
+def test_only_tokens_that_may_leave_are_looked_at() -> None:
+    chosen = np.array([FULL, 0, 1, FULL, 0, FULL, 1, FULL, 1])
+    assert asked(chosen, (7, 2), ExitLimits(2)).tolist() == [False, True, True, False, True, True, True, False, True]
+    assert asked(chosen, (7, 2), ExitLimits(9, protected_tokens=2)).tolist() == [False, False, *[True] * 5, False, False]
+
+
+@pytest.mark.parametrize("limits", [ExitLimits(4), ExitLimits(1), ExitLimits(4, protected_tokens=16), ExitLimits(3, protected_tokens=50)])
+def test_no_answer_lets_a_larger_share_leave_than_the_limits_do(limits: ExitLimits) -> None:
+    def share(length: int) -> float:
+        certain = Answers(np.ones((length, 1)), np.ones((length, 1), dtype=bool), (length,))
+        return float((exits(certain, np.array([0.5]), limits) != FULL).mean())
+
+    for longest in (3, 30, 96):
+        assert limits.largest_share(longest) == pytest.approx(max(share(length) for length in range(1, longest + 1)))
+    assert ExitLimits(4).largest_share(96) == 0.8 and ExitLimits(4, protected_tokens=16).largest_share(96) == pytest.approx(64 / 95)
 
 
 def test_a_loss_is_the_share_of_an_answer_that_left_and_differs() -> None:

@@ -36,7 +36,7 @@ def write_pipeline(folder: Path, **sections: Any) -> Path:
         "target": {"weights": "tiny"},
         "draft": None,
         "speculation": {"proposer": "none"},
-        "early_exit": {"mode": "answer", "layers": list(LAYERS), "max_pending": 2, "calibration": {"answers": 60}},
+        "early_exit": {"mode": "answer", "layers": list(LAYERS), "max_pending": 2, "protected_tokens": 3, "calibration": {"answers": 60}},
         "engine": {"max_seq_len": 128, "threads": 1, "max_batch_size": 8, "kv_cache": {"memory": "16MiB"}},
         "quality": {"max_disagreement": 0.4, "confidence": 0.6},
     }

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from builder.build import build_pipeline
 from builder.calibrate import calibrate_pipeline
 from builder.cli.main import app
+from builder.decoding.exits.rule import ExitLimits
 from builder.decoding.params import SamplingParams
 from builder.errors import BuildError, CheckError, EngineError, SpecError
 from builder.exits import calibrate as whole
@@ -22,15 +23,15 @@ from builder.exits.calibrate import Limits
 from builder.exits.recipe import CalibrationOptions
 from builder.plan.calibration import read_calibration, record_file
 from builder.plan.make import make_plan
-from builder.repository.engine import open_engine, open_parts
-from builder.repository.exits import open_draft_exit, read_calibration_file
+from builder.repository.engine import open_parts
+from builder.repository.exits import open_draft_exit, open_exits, read_calibration_file
 from builder.repository.live import serving_version
 from builder.runtime.request import Output, Request
 from builder.spec.load import load_pipeline
 from tests.unit.exits.conftest import cache_with_kernels, write_pipeline
 from tests.unit.tiny_models import make_tiny_model
 
-QUICK = Limits(portion=60, steps=12)
+QUICK = Limits(portion=60, steps=40)
 OPTIONS = CalibrationOptions(answers=60)
 
 
@@ -87,6 +88,9 @@ def test_the_same_again_is_a_cache_hit_and_another_bound_trains_nothing(
     assert "early exit stays off" in result.found["guarantee"]
     ok, says = verdict(other, "exit-calibrated")
     assert not ok and "No thresholds were found" in says and "max_disagreement" in says
+    for change in ({"protected_tokens": 9}, {"layers": "auto"}):  # auto's layers are the same two
+        early_exit = {"mode": "answer", "layers": [2, 3], "max_pending": 2, "protected_tokens": 3, **change}
+        assert not calibrate_pipeline(write_pipeline(tmp_path, early_exit=early_exit), OPTIONS, cache=cache, limits=QUICK).cached
 
 
 def test_an_interrupted_run_goes_on_where_it_stood_and_ends_the_same(
@@ -129,8 +133,9 @@ def test_a_build_without_a_calibration_or_with_a_stale_one_says_which_command_to
         build_pipeline(other, tmp_path / "repository", cache=cache)
     shutil.copytree(place.parent / "tiny", tmp_path / "tiny", dirs_exist_ok=True)
     assert verdict(other, "exit-calibrated")[0]
-    write_pipeline(tmp_path, early_exit={"mode": "answer", "layers": [2], "max_pending": 2})
-    assert "stale: early_exit.layers changed" in verdict(other, "exit-calibrated")[1]
+    for change, name in (({"layers": [2]}, "layers"), ({"layers": "auto"}, "layers"), ({"protected_tokens": 4}, "protected_tokens")):
+        write_pipeline(tmp_path, early_exit={"mode": "answer", "layers": [2, 3], "max_pending": 2, "protected_tokens": 3, **change})
+        assert f"stale: early_exit.{name} changed" in verdict(other, "exit-calibrated")[1]
     record_file(other).write_text("{}")
     with pytest.raises(SpecError, match="calibration cannot be read"):
         make_plan(load_pipeline(other))
@@ -142,15 +147,16 @@ def test_a_built_version_lets_tokens_leave_and_tells(place: Path, cache: Path, f
     version = serving_version(tmp_path, "tiny")
     assert version.manifest.fingerprints["exits"]
     assert read_calibration_file(version.decode_folder / "exits")["measure"] == found["measure"]
-    engine = open_engine(version.decode_folder, load_pipeline(place).spec)
-    outputs: list[Output] = []
+    parts = open_parts(version.decode_folder, load_pipeline(place).spec)
+    assert parts.exits is not None and parts.exits.limits == ExitLimits(max_pending=2, protected_tokens=3)
+    engine, outputs = parts.engine(), list[Output]()
     for number in range(4):
         engine.submit(Request(str(number), (number + 5, 7, 9), SamplingParams(max_tokens=40, ignore_eos=True)), outputs.append)
     while engine.step():
         pass
     stats = [output.stats for output in outputs if output.stats is not None]
     assert len(stats) == 4 and any(found.optimisation == "early_exit" for found in stats)
-    assert all(sum(found.exit_layers.values()) == 40 for found in stats)
+    assert all(sum(found.exit_layers.values()) == 40 and found.exit_layers[4] >= 3 + 37 // 3 for found in stats)
 
 
 def test_a_version_in_mode_draft_needs_no_bound_and_keeps_every_token(
@@ -192,6 +198,12 @@ def test_a_calibration_of_before_there_were_drafts_is_missed_by_name(tmp_path: P
     (tmp_path / "calibration.json").write_text("{}")
     with pytest.raises(EngineError, match=r"nothing of drafts.*builder calibrate"):
         open_draft_exit(tmp_path, lambda _: pytest.fail("no head to open"))
+
+
+def test_a_version_of_before_tokens_were_protected_serves_as_its_thresholds_were_tested(tmp_path: Path) -> None:
+    found = {"layers": [], "measure": "probability", "temperature": 0.0, "bound": {"max_pending": 4}}
+    (tmp_path / "calibration.json").write_text(json.dumps(found))
+    assert open_exits(tmp_path, lambda _: pytest.fail("no head to open")).limits == ExitLimits(max_pending=4, protected_tokens=1)
 
 
 @pytest.mark.parametrize(("mode", "proposer"), [("draft", "none"), ("draft", "ngram"), ("answer", "early_exit"), ("none", "early_exit")])

@@ -13,6 +13,7 @@ from builder.align.staging import Parts
 from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import LIBRARY
 from builder.decoding.exits.confidence import probability
+from builder.decoding.exits.rule import ExitLimits
 from builder.decoding.params import SamplingParams
 from builder.errors import EngineError
 from builder.exits.drafts import read_costs
@@ -132,7 +133,7 @@ def test_answers_are_the_targets_with_and_without_the_short_cut(
 def test_tokens_leave_alike_with_and_without_the_short_cut(target: TorchAotRunner, head: TorchAotExitHead, max_pending: int) -> None:
     seen = chances(target, head)
     low, high = (float(seen[seen > 0].quantile(share)) for share in (0.5, 0.8))
-    exits = Exits((ExitPoint(1, head, high), ExitPoint(LAYER, head, low)), probability, max_pending=max_pending)
+    exits = Exits((ExitPoint(1, head, high), ExitPoint(LAYER, head, low)), probability, ExitLimits(max_pending))
 
     def run(runner: TorchAotRunner | StepByStep) -> tuple[list[list[int]], list[DecodeStats]]:
         settings = EngineSettings(max_seq_len=128, num_blocks=BLOCKS, proposer="none")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 import torch
 
 from builder.decoding.exits.confidence import probability
+from builder.decoding.exits.rule import Answers, ExitLimits, exits
 from builder.decoding.params import SamplingParams
 from builder.errors import EngineError
 from builder.runtime.exits import ExitPoint, Exits
@@ -19,12 +21,13 @@ from tests.unit.runtime.harness import Bench, LensHead, plain_greedy, whole_pass
 from tests.unit.toy_runner import ToyRunner
 
 LAYERS, PROMPTS = 4, ([3, 1, 4, 1, 5], [2, 7], [1, 8, 2, 8, 1, 8, 2])
+LIMITS = ExitLimits(max_pending=3)
 
 
-def bench(thresholds: dict[int, float], *, max_pending: int = 3, **settings: object) -> Bench:
+def bench(thresholds: dict[int, float], *, limits: ExitLimits = LIMITS, **settings: object) -> Bench:
     def exits(target: ToyRunner) -> Exits:
         points = tuple(ExitPoint(layer, LensHead(target), threshold) for layer, threshold in thresholds.items())
-        return Exits(points, probability, max_pending=max_pending)
+        return Exits(points, probability, limits)
 
     return Bench(layers=LAYERS, exits=exits, proposer="none", **settings)
 
@@ -56,13 +59,13 @@ def test_steps_tell_the_layer_of_each_streams_own_token() -> None:
     assert len({tuple(rounds[name]) for name in "abc"}) == 3, "all alike would hide a mix-up"
 
 
-def expected(prompt: list[int], count: int, thresholds: dict[int, float], max_pending: int) -> tuple[list[int], dict[int, int]]:
+def expected(prompt: list[int], count: int, thresholds: dict[int, float], limits: ExitLimits) -> tuple[list[int], dict[int, int]]:
     """Tokens and layers by the rule itself, each from whole passes over everything before."""
     runner, ids, pending, layers = ToyRunner(layers=LAYERS), list(prompt), 0, dict.fromkeys((*thresholds, LAYERS), 0)
     for number in range(count):
         left = LAYERS
         logits = whole_pass(runner, ids)[0][-1]
-        if number and pending < max_pending:
+        if number >= limits.protected_tokens and pending < limits.max_pending:
             for layer, threshold in thresholds.items():
                 inner = whole_pass(runner, ids, layer)[0][-1]
                 if float(probability(inner)) >= threshold:
@@ -74,26 +77,36 @@ def expected(prompt: list[int], count: int, thresholds: dict[int, float], max_pe
     return ids[len(prompt) :], {layer: tokens for layer, tokens in layers.items() if tokens}
 
 
+def layers_by_calibration(prompt: list[int], tokens: list[int], thresholds: dict[int, float], limits: ExitLimits) -> dict[int, int]:
+    """How many of the tokens leave at each layer by the rule that thresholds are tested with."""
+    runner, ids = ToyRunner(layers=LAYERS), prompt + tokens[:-1]
+    inner = [probability(whole_pass(runner, ids, layer)[0][len(prompt) - 1 :]) for layer in thresholds]
+    confidence = torch.stack(inner, dim=1).double().numpy()
+    chosen = exits(Answers(confidence, confidence > 0, (len(tokens),)), np.array(list(thresholds.values())), limits)
+    return dict(Counter([*thresholds, LAYERS][place] for place in chosen.tolist()))
+
+
 @pytest.mark.parametrize("thresholds", [{2: 0.5}, {1: 0.6, 3: 0.4}, {1: 0.35, 2: 0.45, 3: 0.55}, {3: 0.0}])
-@pytest.mark.parametrize("max_pending", [1, 3])
+@pytest.mark.parametrize("limits", [ExitLimits(1), ExitLimits(3), ExitLimits(3, protected_tokens=6)])
 def test_tokens_leave_by_the_rule_and_keys_and_values_are_filled_as_the_full_model_writes_them(
-    thresholds: dict[int, float], max_pending: int
+    thresholds: dict[int, float], limits: ExitLimits
 ) -> None:
-    made = bench(thresholds, max_pending=max_pending)
+    made = bench(thresholds, limits=limits)
     for number, prompt in enumerate(PROMPTS):
         made.submit(str(number), prompt, SamplingParams(max_tokens=20))
     made.run(audit=True)
     for number, prompt in enumerate(PROMPTS):
-        tokens, layers = expected(prompt, 20, thresholds, max_pending)
+        tokens, layers = expected(prompt, 20, thresholds, limits)
         found = stats(made, str(number))
         assert made.tokens(str(number)) == tokens
+        assert layers_by_calibration(prompt, tokens, thresholds, limits) == layers
         assert found.exit_layers == layers
         assert found.optimisation == "early_exit"
         assert found.average_layers == pytest.approx(sum(layer * count for layer, count in layers.items()) / 20)
 
 
 def test_all_that_leave_are_filled_but_those_after_the_last_full_pass() -> None:
-    made = bench({2: 0.0}, max_pending=3)
+    made = bench({2: 0.0})
     made.submit("a", PROMPTS[0], SamplingParams(max_tokens=12))  # full, 3 exits, full, 3 exits, full, 3 exits
     made.run(audit=True)
     assert stats(made, "a").exit_layers == {2: 9, LAYERS: 3}
@@ -101,7 +114,7 @@ def test_all_that_leave_are_filled_but_those_after_the_last_full_pass() -> None:
 
 
 def test_a_pass_in_which_all_leave_ends_at_the_exit() -> None:
-    made = bench({1: 0.0}, max_pending=3)
+    made = bench({1: 0.0})
     made.submit("a", PROMPTS[0], SamplingParams(max_tokens=8))
     made.engine.step()
     ran = made.target.layers_run
@@ -161,7 +174,7 @@ def test_prompts_arrive_and_sequences_give_way_while_others_leave() -> None:
 
 
 def test_what_left_is_not_published_as_a_prefix_before_it_is_filled() -> None:
-    made = bench({2: 0.0}, max_pending=9)
+    made = bench({2: 0.0}, limits=ExitLimits(9))
     made.submit("a", PROMPTS[0], SamplingParams(max_tokens=9))
     made.run(audit=True)  # nine tokens, one of them full: the audit compares every cached block with a whole pass
     made.submit("b", [*PROMPTS[0], *made.tokens("a")], SamplingParams(max_tokens=3))
@@ -180,7 +193,7 @@ def test_a_token_is_never_taken_where_the_head_has_no_confidence() -> None:
 
 def test_a_proposer_beside_early_exit_is_refused() -> None:
     with pytest.raises(EngineError, match="do not go together"):
-        Bench(layers=LAYERS, exits=lambda target: Exits((ExitPoint(1, LensHead(target), 0.5),), probability), proposer="ngram")
+        Bench(layers=LAYERS, exits=lambda target: Exits((ExitPoint(1, LensHead(target), 0.5),), probability, LIMITS), proposer="ngram")
 
 
 def test_no_state_is_kept_of_a_sequence_that_gave_way() -> None:
