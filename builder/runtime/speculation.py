@@ -99,7 +99,7 @@ class SpeculationControl:
         made = [len(draft) for draft in drafts if not draft.copied]
         steps = max(made, default=0)
         if steps:
-            record(self._costs, "draft", round(sum(made) / steps), seconds / steps)
+            record_draft(self._costs, round(sum(made) / steps), steps, seconds)
 
     def round_done(self, sequence: Sequence, offered: int, draft: Draft, accepted: int) -> None:
         if offered and not self.keeps_length(sequence):
@@ -131,7 +131,7 @@ class SpeculationControl:
         record(self._costs, "target", target.together, target.seconds)
         seconds = target.seconds
         if drafting is not None and len(won.draft):
-            record(self._costs, "draft", drafting.together, drafting.seconds / len(won.draft))
+            record_draft(self._costs, drafting.together, len(won.draft), drafting.seconds)
             seconds += drafting.seconds
         self._governor.step_done(seconds / max(1, running), len(won.token_ids))
 
@@ -139,3 +139,8 @@ class SpeculationControl:
 def record(costs: StepCosts, kind: Kind, rows: int, seconds: float) -> None:
     expected = costs.seconds(kind, rows)
     costs.record(kind, rows, seconds if expected is None else min(seconds, STALL * expected))
+
+
+def record_draft(costs: StepCosts, sequences: int, steps: int, seconds: float) -> None:
+    expected = costs.draft_seconds(sequences, steps)
+    costs.record_draft(sequences, steps, seconds if expected is None else min(seconds, STALL * expected))

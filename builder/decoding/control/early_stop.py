@@ -42,11 +42,12 @@ class EarlyStop:
 def least_chance(shares: Sequence[Share], plain_rows: int, costs: Costs) -> float | None:
     """Chance of being kept that a further drafted token must have to be worth its time; None while a cost is not known."""
     drafting = sum(share.sequences for share in shares if share.draft_tokens and not share.copied)
-    step, per_token = costs.seconds("draft", drafting), seconds_per_token(shares, plain_rows, costs)
+    steps = max((share.draft_tokens for share in shares if not share.copied), default=0)
+    whole, per_token = costs.draft_seconds(drafting, steps), seconds_per_token(shares, plain_rows, costs)
     few = plain_rows + sum(share.sequences for share in shares)
     many = few + sum(share.sequences * share.draft_tokens for share in shares)
     with_none, with_all = costs.seconds("target", few), costs.seconds("target", many)
-    if not drafting or step is None or per_token is None or with_none is None or with_all is None:
+    if not drafting or whole is None or per_token is None or with_none is None or with_all is None:
         return None
     row = max(0.0, with_all - with_none) / (many - few)
-    return (step / drafting + row) / per_token
+    return (whole / steps / drafting + row) / per_token

@@ -13,9 +13,11 @@ from typing import Literal, Protocol
 
 
 class Costs(Protocol):
-    """Seconds of a pass by its rows, as measured (runtime.step_costs.StepCosts)."""
+    """Seconds of a target pass by its rows, and of a draft by its sequences and steps, as measured (runtime.step_costs.StepCosts)."""
 
-    def seconds(self, kind: Literal["target", "draft"], rows: int) -> float | None: ...
+    def seconds(self, kind: Literal["target"], rows: int) -> float | None: ...
+
+    def draft_seconds(self, sequences: int, steps: int) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Share:
 def seconds_per_token(shares: Sequence[Share], plain_rows: int, costs: Costs) -> float | None:
     """Of one step with `plain_rows` rows beside the shares'. None while no target pass was measured.
 
-    A draft step that was never measured counts as free, so that it is tried, and then it is known.
+    A draft that was never measured counts as free, so that it is tried, and then it is known.
     """
     target = costs.seconds("target", round(plain_rows + sum(share.rows for share in shares)))
     if target is None:
@@ -59,5 +61,7 @@ def seconds_per_token(shares: Sequence[Share], plain_rows: int, costs: Costs) ->
         going = sum(share.sequences * share.reaching(step) for share in drafted)
         anybody = 1.0 - math.prod((1.0 - share.reaching(step)) ** share.sequences for share in drafted)
         if anybody:
-            seconds += anybody * (costs.seconds("draft", max(1, round(going / anybody))) or 0.0)
+            rows = max(1, round(going / anybody))
+            more = (costs.draft_seconds(rows, step + 1) or 0.0) - (costs.draft_seconds(rows, step) or 0.0)
+            seconds += anybody * max(0.0, more)
     return seconds / (plain_rows + sum(share.tokens for share in shares))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.decoding.control import ControlSettings, Governor, Member, SamplingClass, State, Transition
-from builder.runtime.speculation import record
+from builder.runtime.speculation import record, record_draft
 from builder.runtime.step_costs import StepCosts
 
 Acceptance = Callable[[float, Member], float]  # (seconds, sequence) -> chance that a drafted token is kept
@@ -20,6 +20,7 @@ class Machine:
 
     plain: float = 0.010
     draft: float = 0.0027
+    first: float = 0.0  # what the first step of a draft takes more than the others
     row: float = 0.01
     noise: float = 0.1  # standard deviation of the logarithm of a pass's time
     hiccups: float = 0.002  # share of passes that the machine stalls for 50 ms
@@ -69,11 +70,11 @@ def simulate(
         # a fixed K copies wherever it can
         running = [replace(member, copies=member.copies if fixed is not None else governor.copies(member)) for member in running]
         made = [length for member, length in zip(running, lengths, strict=True) if length and not member.copies]
-        spent = 0.0
+        spent = machine.first if made else 0.0
         for step in range(max(made, default=0)):
             spent += machine.noisy(machine.drafting(sum(length > step for length in made)), dice)
         if made:
-            record(costs, "draft", len(made), spent / max(made))
+            record_draft(costs, len(made), max(made), spent)
         rows = len(running) + sum(lengths)
         passed = machine.noisy(machine.target(rows), dice)
         record(costs, "target", rows, passed)

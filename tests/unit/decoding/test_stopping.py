@@ -66,7 +66,10 @@ def test_a_token_must_be_worth_its_step_and_its_row() -> None:
 
     class Worked:
         def seconds(self, kind: str, rows: int) -> float:
-            return 0.0015 if kind == "draft" else 0.030 + 0.00125 * (rows - 1)
+            return 0.030 + 0.00125 * (rows - 1)
+
+        def draft_seconds(self, sequences: int, steps: int) -> float:
+            return 0.0015 * steps
 
     share = Share(1, 4, tuple(0.8**kept for kept in range(1, 5)))
     assert least_chance((share,), 0, Worked()) == pytest.approx((0.0015 + 0.00125) / 0.0122, rel=0.01)
@@ -76,7 +79,10 @@ def test_a_token_must_be_worth_its_step_and_its_row() -> None:
 def governor_with(**settings: object) -> Governor:
     class FixedCosts:
         def seconds(self, kind: str, rows: int) -> float:
-            return 0.0022 if kind == "draft" else 0.010 + 0.0003 * rows
+            return 0.010 + 0.0003 * rows
+
+        def draft_seconds(self, sequences: int, steps: int) -> float:
+            return 0.0022 * steps
 
     return Governor(ControlSettings(**settings), FixedCosts())  # type: ignore[arg-type]
 
@@ -127,7 +133,10 @@ def test_ending_early_beats_the_best_fixed_length() -> None:
 def test_a_class_that_falls_back_forgets_what_confidence_was_worth() -> None:
     class Costs:
         def seconds(self, kind: str, rows: int) -> float:
-            return 0.0022 if kind == "draft" else 0.010 + 0.0003 * rows
+            return 0.010 + 0.0003 * rows
+
+        def draft_seconds(self, sequences: int, steps: int) -> float:
+            return 0.0022 * steps
 
     early, share = EarlyStop(Costs()), [Share(1, 4, (0.8, 0.6, 0.4, 0.3))]
     early.decide({SamplingClass.GREEDY: True}, share, 0)

@@ -60,7 +60,7 @@ def test_the_loop_tells_the_control_what_was_kept_and_what_it_cost() -> None:
     (controller,) = control._governor._controllers.values()
     assert controller.window.survival()[2] > 0.8
     assert control._costs.seconds("target", 4) is not None
-    assert control._costs.seconds("draft", 1) is not None
+    assert control._costs.draft_seconds(1, 3) is not None
 
 
 @pytest.mark.parametrize("may_copy", [(True,), (False,), (True, False, False)])

@@ -12,7 +12,8 @@ from builder.runtime.step_costs import MEMORY, StepCosts, bucket
 def test_nothing_is_known_before_the_first_pass_of_a_kind() -> None:
     costs = StepCosts()
     costs.record("target", 4, 0.01)
-    assert costs.seconds("draft", 4) is None
+    assert costs.seconds("mixed", 4) is None
+    assert costs.draft_seconds(4, 1) is None
 
 
 def test_a_count_between_two_measured_ones_lies_on_the_line_between_them() -> None:
@@ -37,8 +38,29 @@ def test_beyond_the_largest_count_the_last_line_goes_on_but_never_falls() -> Non
 def test_an_old_cost_is_forgotten() -> None:
     costs = StepCosts()
     for seconds in [0.010] * MEMORY + [0.020] * 6 * MEMORY:
-        costs.record("draft", 2, seconds)
-    assert costs.seconds("draft", 2) == pytest.approx(0.020, rel=0.01)
+        costs.record("target", 2, seconds)
+    assert costs.seconds("target", 2) == pytest.approx(0.020, rel=0.01)
+
+
+def test_drafts_of_few_and_of_many_steps_have_averages_of_their_own() -> None:
+    costs = StepCosts()
+    costs.record_draft(1, 1, 0.005)
+    costs.record_draft(1, 3, 0.008)
+    assert costs.draft_seconds(1, 0) == 0.0
+    assert costs.draft_seconds(1, 1) == pytest.approx(0.005)
+    assert costs.draft_seconds(1, 3) == pytest.approx(0.008)
+    assert costs.draft_seconds(1, 6) == pytest.approx(0.016)  # never seen: as the nearest, by the step
+
+
+def test_drafts_not_in_use_become_slower_with_those_that_are() -> None:
+    costs = StepCosts()
+    for _ in range(MEMORY):
+        costs.record_draft(1, 4, 0.010)
+        costs.record_draft(1, 2, 0.006)
+    for _ in range(6 * MEMORY):
+        costs.record_draft(1, 2, 0.012)
+    assert costs.draft_seconds(1, 2) == pytest.approx(0.012, rel=0.01)
+    assert costs.draft_seconds(1, 4) == pytest.approx(0.020, rel=0.01)
 
 
 @given(st.lists(st.tuples(st.integers(1, 600), st.floats(1e-4, 1e-1)), min_size=1, max_size=40), st.integers(1, 600))
@@ -74,4 +96,4 @@ def test_the_span_is_of_the_fewest_and_the_most_rows() -> None:
     for rows in (7, 3, 12):
         costs.record("target", rows, 0.01)
     assert costs.span("target") == (3, 12)
-    assert costs.span("draft") is None
+    assert costs.span("mixed") is None
