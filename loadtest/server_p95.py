@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.telemetry.catalogue import FIRST_TOKEN, REQUEST_LATENCY, Metric
+from builder.telemetry.catalogue import FIRST_TOKEN, INTER_TOKEN_LATENCY, REQUEST_LATENCY, Metric
 from builder.telemetry.quantile import difference, quantile
 from builder.telemetry.scrape import Scrape
 from builder.telemetry.slo import P95
@@ -22,13 +22,17 @@ def first_token(sample: Sample) -> float | None:
     return None if sample.first is None else sample.first - sample.started
 
 
+def inter_token(sample: Sample) -> float | None:
+    return sample.inter_token
+
+
 def end_to_end(sample: Sample) -> float | None:
     return sample.last - sample.started if sample.complete else None
 
 
-# Inter-token latency is left out: the histogram has one observation a chunk, a sample one mean an answer.
 MEASURES: dict[str, tuple[Metric, Callable[[Sample], float | None]]] = {
     "ttft_p95": (FIRST_TOKEN, first_token),
+    "inter_token_p95": (INTER_TOKEN_LATENCY, inter_token),
     "e2e_p95": (REQUEST_LATENCY, end_to_end),
 }
 

@@ -76,7 +76,7 @@ FIRST_TOKEN = _metric(
 INTER_TOKEN_LATENCY = _metric(
     "inter_token_latency_seconds",
     "histogram",
-    "Time since the request's previous chunk divided by the tokens of this one; one observation a chunk",
+    "Time from an answer's first token to its last, divided by the tokens after the first; one observation an answer",
     buckets=INTER_TOKEN,
 )
 REQUEST_LATENCY = _metric(

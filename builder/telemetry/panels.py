@@ -90,7 +90,7 @@ DASHBOARDS: Mapping[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Time between tokens, p95",
-            "Per chunk of an answer: its time divided by its tokens. Beside it `slo.inter_token_p95`.",
+            "Of an answer: the time from its first token to its last, a token after the first. Beside it `slo.inter_token_p95`.",
             {"{{model}}": p95(server.INTER_TOKEN_LATENCY), "objective": f'{exporter.SLO_OBJECTIVE.name}{{{MODEL},slo="inter_token_p95"}}'},
             "s",
         ),

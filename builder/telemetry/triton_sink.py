@@ -30,7 +30,8 @@ class TritonSink:
         kinds = {"counter": families.COUNTER, "gauge": families.GAUGE, "histogram": families.HISTOGRAM}
         self._families = {m: families(name=m.name, description=m.help, kind=kinds[m.kind]) for m in CATALOGUE}
         self._series: dict[Key, Any] = {}
-        self._lock = threading.Lock()  # guards the four below
+        self._shown: dict[Key, float] = {}  # gauges as Triton has them
+        self._lock = threading.Lock()  # guards the five below
         self._ledger_totals: dict[Metric, int] = defaultdict(int)
         self._sums: dict[Key, float] = defaultdict(float)
         self._gauges: dict[Key, float] = {(catalogue.BUILD_INFO, (__version__,)): 1.0}
@@ -47,10 +48,8 @@ class TritonSink:
             for position in range(accepted):
                 self._sums[catalogue.ACCEPTED_PER_POSITION, (str(position),)] += 1
 
-    def tokens_emitted(self, request: Request, count: int, seconds_since_last: float | None) -> None:  # noqa: ARG002 - Observer's
-        if seconds_since_last is not None and count:
-            with self._lock:
-                self._observations.append(((catalogue.INTER_TOKEN_LATENCY, ()), seconds_since_last / count))
+    def tokens_emitted(self, request: Request, count: int, seconds_since_last: float | None) -> None:
+        """Nothing is reported of a chunk: an observation of each would be a message to Triton of each."""
 
     def first_token(self, request: Request, seconds: float) -> None:  # noqa: ARG002 - Observer's
         with self._lock:
@@ -69,6 +68,9 @@ class TritonSink:
                 self._sums[catalogue.ROLLOUT_REQUESTS, arm] += 1
                 self._sums[catalogue.ROLLOUT_TOKENS, arm] += max(0, usage.completion_tokens - 1)
                 self._sums[catalogue.ROLLOUT_SECONDS, arm] += stats.decode_seconds
+            if usage and stats and usage.completion_tokens > 1:
+                per_token = stats.decode_seconds / (usage.completion_tokens - 1)
+                self._observations.append(((catalogue.INTER_TOKEN_LATENCY, ()), per_token))
             if usage and stats:
                 reason = str(output.finish_reason)
                 self._sums[catalogue.FINISHED_REQUESTS, (request.tenant, stats.optimisation, reason)] += 1
@@ -139,7 +141,9 @@ class TritonSink:
             if amount:
                 self._of(key).increment(amount)
         for key, value in gauges.items():
-            self._of(key).set(value)
+            if self._shown.get(key) != value:
+                self._of(key).set(value)
+                self._shown[key] = value
         for key, value in observations:
             self._of(key).observe(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.telemetry.catalogue import FIRST_TOKEN, REQUEST_LATENCY, Metric
+from builder.telemetry.catalogue import FIRST_TOKEN, INTER_TOKEN_LATENCY, REQUEST_LATENCY, Metric
 from builder.telemetry.scrape import Scrape, parse
 from loadtest.server_p95 import compare
 from tests.unit.loadtest.test_summary import sample
@@ -31,6 +31,14 @@ def test_what_was_observed_before_the_load_does_not_count_and_waiting_to_be_sent
 def test_one_bucket_apart_agrees_and_two_do_not() -> None:
     near, far = (compare(page(), page(*[told] * 20), "tiny", SAMPLES)[0] for told in (0.05, 0.07))
     assert (near.buckets_apart, near.agrees, far.buckets_apart, far.agrees) == (1, True, 2, False)
+
+
+def test_time_between_tokens_is_compared_by_the_mean_of_an_answer() -> None:
+    """1.47 s for the tokens after the first of each sample."""
+    tokens = SAMPLES[0].tokens
+    (found,) = compare(page(), page(*[1.47 / (tokens - 1)] * 20, metrics=(INTER_TOKEN_LATENCY,)), "tiny", SAMPLES)
+    assert (found.name, found.buckets_apart) == ("inter_token_p95", 0)
+    assert 0.9 < found.client / (1.47 / (tokens - 1)) < 1.1
 
 
 def test_nothing_is_compared_that_nobody_observed() -> None:
