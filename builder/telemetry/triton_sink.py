@@ -31,7 +31,7 @@ class TritonSink:
         self._families = {m: families(name=m.name, description=m.help, kind=kinds[m.kind]) for m in CATALOGUE}
         self._series: dict[Key, Any] = {}
         self._shown: dict[Key, float] = {}  # gauges as Triton has them
-        self._lock = threading.Lock()  # guards the five below
+        self._lock = threading.Lock()  # guards the four below
         self._ledger_totals: dict[Metric, int] = defaultdict(int)
         self._sums: dict[Key, float] = defaultdict(float)
         self._gauges: dict[Key, float] = {(catalogue.BUILD_INFO, (__version__,)): 1.0}
