@@ -24,9 +24,9 @@ def meter(
     json: Json = False,
     repository: Repository = DEFAULT_REPOSITORY,
 ) -> None:
-    """Compare two servers of the live version, one without metrics and ledger; exit 1 beyond 2 % or a scrape beyond 50 ms.
+    """Serve a copy of the live version with metrics and ledger and without, in turn; exit 1 beyond 2 % or a scrape beyond 50 ms.
 
-    Needs memory for both. Blocks of equal servers differ by some percent: give it pairs enough, and an idle machine.
+    Two blocks of the same differ by some percent: give it pairs enough, and an idle machine.
 
     Example: `python -m loadtest.meter pipelines/smollm2.yaml --pairs 20 --json`
     """

@@ -1,4 +1,4 @@
-"""What metrics and ledger cost: the same version on two servers, with them and without, asked in turn; and how long a scrape takes."""
+"""What metrics and ledger cost: one server whose metering is turned on and off, and how long a scrape takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import http.client
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +29,40 @@ METERED, BARE = "metered", "bare"
 MOST_COST = 0.02  # of the tokens a second
 MOST_SCRAPE_SECONDS = 0.05
 SCRAPES = 20
-# Takes the place of model.py in the bare server. The engine's observer and the ledger take whatever they are told and do nothing.
-BARE_MODEL = """\
+SETTLES = 0.5  # seconds after which the server has heard of a switch; it looks twenty times a second
+# Takes the place of model.py. While the file OFF exists the engine's observer and the ledger take whatever they are told and do nothing.
+# Two servers, one with metering and one without, would differ by some percent were they the same: by where their memory happens to lie.
+SWITCHED_MODEL = """\
+import pathlib
+import threading
+import time
+
 from builder.repository.models import decode
 
-
-class Nothing:
-    def __init__(self, *arguments, **named): ...
-
-    def __getattr__(self, name):
-        return lambda *arguments, **named: None
+OFF = pathlib.Path({off!r})
+off = False
 
 
-decode.TritonSink = decode.Billing = Nothing
+def watch():
+    global off
+    while True:
+        off = OFF.exists()
+        time.sleep(0.05)
+
+
+def switched(kind):
+    class Switched:
+        def __init__(self, *arguments, **named):
+            self._real = kind(*arguments, **named)
+
+        def __getattr__(self, name):
+            return lambda *arguments, **named: None if off else getattr(self._real, name)(*arguments, **named)
+
+    return Switched
+
+
+threading.Thread(target=watch, daemon=True).start()
+decode.TritonSink, decode.Billing = switched(decode.TritonSink), switched(decode.Billing)
 TritonPythonModel = decode.TritonPythonModel
 """
 
@@ -81,40 +101,46 @@ def measure_metering(
     tokens: int,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Metering:
-    """Every second pair is turned round, so that a machine that slows down hurts both alike. ServeError when a server fails."""
-    name = loaded.spec.metadata.name
-    with ExitStack() as stack:
-        servers = {}
-        for arm in (METERED, BARE):
-            on_progress(f"starting the {arm} server")
-            copy = copy_version(repository, name, folder / arm, bare=arm == BARE)
-            log = stack.enter_context((folder / f"{arm}.log").open("w", encoding="utf-8"))
-            servers[arm] = stack.enter_context(Triton(copy, name, free_ports(HOST), host=HOST, log=log))
-            block(servers[arm], streams, tokens)  # the first one also fills the prefix cache
+    """Every second pair is turned round, so that a machine that slows down hurts both alike. ServeError when the server fails."""
+    name, off = loaded.spec.metadata.name, folder / "off"
+    on_progress("starting the server")
+    copy = copy_version(repository, name, folder / "model_repository", off)
+    with (folder / "server.log").open("w", encoding="utf-8") as log, Triton(copy, name, free_ports(HOST), host=HOST, log=log) as server:
+        block(server, streams, tokens)  # also fills the prefix cache
         speeds: dict[str, list[float]] = {METERED: [], BARE: []}
         for pair in range(pairs):
             on_progress(f"pair {pair + 1} of {pairs}")
             for arm in (METERED, BARE) if pair % 2 else (BARE, METERED):
-                speeds[arm].append(block(servers[arm], streams, tokens))
+                switch(off, arm == BARE)
+                speeds[arm].append(block(server, streams, tokens))
         on_progress("scraping under load")
-        scrapes, exported = scrape_under_load(loaded, servers[METERED], streams, tokens)
+        switch(off, False)
+        scrapes, exported = scrape_under_load(loaded, server, streams, tokens)
     cost = Spread.of(1 - metered / bare for metered, bare in zip(speeds[METERED], speeds[BARE], strict=True))
     spreads = {arm: Spread.of(values) for arm, values in speeds.items()}
     return Metering(spreads, cost, Spread.of(scrapes), max(scrapes), Spread.of(exported))
 
 
-def copy_version(repository: Path, pipeline: str, target: Path, *, bare: bool) -> Path:
-    """A repository with the live version only and a ledger of its own. Copies: a link would change the times of the version's files, and a
-    server that serves it would load it anew."""
+def copy_version(repository: Path, pipeline: str, target: Path, off: Path) -> Path:
+    """A repository with the live version only, whose metering `off` turns off, and a ledger of its own. Copies: a link would change the
+    times of the version's files, and a server that serves it would load it anew."""
     version = serving_version(repository, pipeline)
     for model, source in version.folders.items():
         (target / model / source.name).mkdir(parents=True, exist_ok=True)  # the ensemble's has no file
         copy_tree(source, target / model / source.name)
     write_members(target, pipeline, version.number)
     write_ensemble(target, pipeline, version.number)
-    if bare:
-        (target / ModelNames.of(pipeline).decode / str(version.number) / "model.py").write_text(BARE_MODEL, encoding="utf-8")
+    model = target / ModelNames.of(pipeline).decode / str(version.number) / "model.py"
+    model.write_text(SWITCHED_MODEL.format(off=str(off)), encoding="utf-8")
     return target
+
+
+def switch(off: Path, bare: bool) -> None:
+    if bare:
+        off.touch()
+    else:
+        off.unlink(missing_ok=True)
+    time.sleep(SETTLES)
 
 
 def block(server: Triton, streams: int, tokens: int) -> float:
