@@ -130,8 +130,8 @@ def copy_version(repository: Path, pipeline: str, target: Path, off: Path) -> Pa
         copy_tree(source, target / model / source.name)
     write_members(target, pipeline, version.number)
     write_ensemble(target, pipeline, version.number)
-    model = target / ModelNames.of(pipeline).decode / str(version.number) / "model.py"
-    model.write_text(SWITCHED_MODEL.format(off=str(off)), encoding="utf-8")
+    served = target / ModelNames.of(pipeline).decode / str(version.number) / "model.py"
+    served.write_text(SWITCHED_MODEL.format(off=str(off)), encoding="utf-8")
     return target
 
 
