@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
-from builder.runtime.step_costs import Kind
+Kind = Literal["target", "draft"]
 
 
 @dataclass
