@@ -137,10 +137,12 @@ class SpeculationControl:
 
 
 def record(costs: StepCosts, kind: Kind, rows: int, seconds: float) -> None:
-    expected = costs.seconds(kind, rows)
-    costs.record(kind, rows, seconds if expected is None else min(seconds, STALL * expected))
+    costs.record(kind, rows, _unstalled(seconds, costs.seconds(kind, rows)))
 
 
 def record_draft(costs: StepCosts, sequences: int, steps: int, seconds: float) -> None:
-    expected = costs.draft_seconds(sequences, steps)
-    costs.record_draft(sequences, steps, seconds if expected is None else min(seconds, STALL * expected))
+    costs.record_draft(sequences, steps, _unstalled(seconds, costs.draft_seconds(sequences, steps)))
+
+
+def _unstalled(seconds: float, expected: float | None) -> float:
+    return seconds if expected is None else min(seconds, STALL * expected)

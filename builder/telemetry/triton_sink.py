@@ -68,10 +68,10 @@ class TritonSink:
                 self._sums[catalogue.ROLLOUT_REQUESTS, arm] += 1
                 self._sums[catalogue.ROLLOUT_TOKENS, arm] += max(0, usage.completion_tokens - 1)
                 self._sums[catalogue.ROLLOUT_SECONDS, arm] += stats.decode_seconds
-            if usage and stats and usage.completion_tokens > 1 and stats.decode_seconds > 0:  # 0: all came in one round
-                per_token = stats.decode_seconds / (usage.completion_tokens - 1)
-                self._observations.append(((catalogue.INTER_TOKEN_LATENCY, ()), per_token))
             if usage and stats:
+                if usage.completion_tokens > 1 and stats.decode_seconds > 0:  # 0: all came in one round
+                    per_token = stats.decode_seconds / (usage.completion_tokens - 1)
+                    self._observations.append(((catalogue.INTER_TOKEN_LATENCY, ()), per_token))
                 reason = str(output.finish_reason)
                 self._sums[catalogue.FINISHED_REQUESTS, (request.tenant, stats.optimisation, reason)] += 1
                 self._sums[catalogue.TARGET_PASSES_AVOIDED, ()] += stats.target_passes_avoided

@@ -103,15 +103,18 @@ class Governor:
 
     def copies(self, member: Member) -> bool:
         """Whether its draft is copied from its text, as of the latest `lengths`; else the draft model's."""
-        return member.copies and (not self.settings.adaptive or self._controller(self._tenants.scope(member)).draft_tokens > 0)
+        return member.copies if not self.settings.adaptive else self._in_force(self._tenants.scope(member)).copied
 
     def state_of(self, member: Member) -> State:
         if not self.allowed or not self.settings.max_draft_tokens:
             return State.PLAIN
         if not self.settings.adaptive:
             return State.SPECULATING
-        scope = self._tenants.scope(member)
-        return self._controller(scope if self.copies(member) else scope.drafted).state
+        return self._controller(self._in_force(self._tenants.scope(member))).state
+
+    def _in_force(self, scope: Scope) -> Scope:
+        """The one that decides for the sequences of `scope`: while copies do not pay, that of the draft model."""
+        return scope.drafted if scope.copied and not self._controller(scope).draft_tokens else scope
 
     def _decide(self, now: float, counts: Counter[Scope], plain_rows: int) -> None:
         """At every eighth step, at every step of a probe, and when the batch is another."""
@@ -172,7 +175,7 @@ class Governor:
 
     def _given(self, members: Sequence[Member], scopes: Sequence[Scope]) -> list[int]:
         """A probe leaves out sequences whose draft has much to catch up on, unless all have: then the nearest goes alone."""
-        scopes = [scope if self._controllers[scope].draft_tokens else scope.drafted for scope in scopes]
+        scopes = [self._in_force(scope) for scope in scopes]
         given = []
         nearest: dict[Scope, int] = {}
         for member, scope in zip(members, scopes, strict=True):

@@ -36,7 +36,7 @@ class Scope:
 
     @property
     def drafted(self) -> Scope:
-        """The one that its sequences belong to while copies do not pay: the draft model's."""
+        """The draft model's, for the same sequences."""
         return replace(self, copied=False)
 
 
@@ -78,8 +78,7 @@ class Tenants:
 
 
 def _scopes(member: Member) -> tuple[Scope, Scope]:
-    everybody = Scope(member.sampling, copied=member.copies)
-    return replace(everybody, tenant=member.tenant), everybody
+    return Scope(member.sampling, member.tenant, member.copies), Scope(member.sampling, "", member.copies)
 
 
 def _error(a: AcceptanceWindow, b: AcceptanceWindow) -> float:
