@@ -65,7 +65,7 @@ class StepCosts:
         """Expected seconds of drafting `steps` tokens for so many sequences; None before the first draft.
 
         Each number of steps has averages of its own: the first step costs more than those after it, which find the draft's weights in
-        the caches (SmolLM2, one stream: 5.0 ms one step, 6.8 two, 8.4 three). A number never seen is as the nearest one, by the step.
+        the caches. A number never seen is as the nearest one, by the step.
         """
         if not steps or not self._drafts:
             return None if steps else 0.0
