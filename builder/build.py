@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +12,14 @@ from typing import Any
 from builder.align.align import align
 from builder.align.drift import changed_parts, refuse_old_measurements, was_aligned
 from builder.align.recipe import AlignmentOptions, AlignmentRecipe, read_result
-from builder.align.record import record_file, wanted_alignment
+from builder.align.record import record_file
 from builder.align.staging import Parts
 from builder.align.vocabulary import cut_vocabulary
 from builder.bench.acceptance import PROMPTS, measure_acceptance
 from builder.compile.cache import cached_folder, default_cache
-from builder.compile.torch_aot import folder as engine_folder
-from builder.compile.torch_aot.engine import Packer, WeightType
-from builder.compile.torch_aot.folder import EngineInfo, read_info, write_folder
-from builder.compile.torch_aot.library import INSTRUCTION_SETS, build_library, folder_name, source_fingerprint
+from builder.compile.torch_aot.folder import read_info
+from builder.compile.torch_aot.library import folder_name, source_fingerprint
+from builder.engine_recipe import EngineRecipe, compile_engines, engine_recipes
 from builder.errors import CheckError
 from builder.plan.calibration import read_calibration
 from builder.plan.make import make_plan
@@ -38,9 +35,7 @@ from builder.repository.tokenizer import tokenizer_texts
 from builder.repository.versions import Version
 from builder.serve.servers import running_servers
 from builder.spec.load import LoadedPipeline, load_pipeline
-from builder.weights import Checkpoint, TokenizerFiles, open_checkpoint, open_tokenizer
-
-_KERNEL_STEPS = len(INSTRUCTION_SETS) + 2  # one file each, the binding and the thread team
+from builder.weights import TokenizerFiles, open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,52 +62,6 @@ class BuildResult:
             "engines": dict(self.engines),
             "results": dict(self.results),
         }
-
-
-@dataclass(frozen=True)
-class _Recipe:
-    """How one engine is made; its fingerprint names the folder in the cache."""
-
-    role: str
-    checkpoint: Checkpoint
-    weights: WeightType
-    layers: int | None = None
-    group_size: int | None = None
-    symmetric: bool | None = None
-    embedding: bool = True
-    alignment: AlignmentRecipe | None = None  # of a draft: it is packed without first
-    vocabulary: int | None = None  # of a draft: the head is cut last
-    counted: AlignmentRecipe | None = None  # what the vocabulary is counted on
-
-    @property
-    def fingerprint(self) -> str:
-        options = [self.weights, self.layers, self.group_size, self.symmetric, self.embedding]
-        made_of = [engine_folder.FORMAT, self.role, self.checkpoint.fingerprint, *options]
-        packed = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-        whole = self.alignment.fingerprint(packed) if self.alignment else packed
-        return self.counted.fingerprint(f"{whole} {self.vocabulary}") if self.counted else whole
-
-    @property
-    def uncut(self) -> _Recipe:
-        return replace(self, vocabulary=None, counted=None)
-
-    @property
-    def unaligned(self) -> _Recipe:
-        return replace(self.uncut, alignment=None)
-
-    def packer(self) -> Packer:
-        return Packer(
-            self.checkpoint,
-            self.weights,
-            layers=self.layers,
-            group_size=self.group_size or 0,
-            symmetric=bool(self.symmetric),
-            embedding=self.embedding,
-        )
-
-    @property
-    def folder_name(self) -> str:
-        return f"{self.role}-{self.fingerprint[:16]}"
 
 
 def build_pipeline(
@@ -143,13 +92,13 @@ def build_pipeline(
     make_plan(pipeline).require()
     progress.advance("checked")
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
-    recipes = _recipes(pipeline, tokenizer, alignment)
+    recipes = engine_recipes(pipeline, tokenizer, alignment)
     release = _with_exits(pipeline, _release(pipeline, tokenizer, recipes, cache), cache)
     version = find_published(repository, release.pipeline, release.fingerprint)
     cached, changed = version is not None, changed_parts(repository, release)
     if version is None:
         refuse_old_measurements(repository, release, pipeline.path)
-        _compile(recipes, cache, progress)
+        compile_engines(recipes, cache, progress)
         draft = recipes[-1]
         if draft.alignment is not None:
             stale = changed if was_aligned(repository, release) else None
@@ -176,9 +125,9 @@ def build_pipeline(
 def compile_target(pipeline: LoadedPipeline, cache: Path, progress: Progress) -> tuple[Parts, Mapping[str, str]]:
     """The target's engine and the kernels in the cache, and the fingerprints of weights, tokenizer and engine."""
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
-    recipes = _recipes(pipeline, tokenizer, None)[:1]
+    recipes = engine_recipes(pipeline, tokenizer, None)[:1]
     release = _release(pipeline, tokenizer, recipes, cache)
-    _compile(recipes, cache, progress)
+    compile_engines(recipes, cache, progress)
     target = release.engines[TARGET]
     return Parts(target, target, release.engines[KERNELS], release.tokenizer), release.fingerprints
 
@@ -197,26 +146,7 @@ def _with_exits(pipeline: LoadedPipeline, release: Release, cache: Path) -> Rele
     return replace(release, engines={**release.engines, EXITS: folder}, fingerprints=fingerprints, results=results)
 
 
-def _recipes(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, asked: AlignmentOptions | None) -> list[_Recipe]:
-    spec = pipeline.spec
-    target = open_checkpoint(spec.target.weights, pipeline.base)
-    recipes = [_Recipe(TARGET, target, spec.target.dtype)]
-    if draft := spec.used_draft:
-        checkpoint = target if draft.from_target else open_checkpoint(draft.weights, pipeline.base)
-        layers = None if draft.layers == "all" else draft.layers
-        quantization = draft.quantization
-        options = asked or wanted_alignment(pipeline, draft)
-        alignment = options.recipe(target.fingerprint, tokenizer.fingerprint) if options else None
-        packed = (quantization.group_size, quantization.symmetric, not draft.from_target)
-        recipe = _Recipe(DRAFT, checkpoint, "int4", layers, *packed, alignment)
-        if draft.vocabulary != "all":
-            counted = alignment or AlignmentOptions().recipe(target.fingerprint, tokenizer.fingerprint)
-            recipe = replace(recipe, vocabulary=draft.vocabulary, counted=counted)
-        recipes.append(recipe)
-    return recipes
-
-
-def _release(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, recipes: list[_Recipe], cache: Path) -> Release:
+def _release(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, recipes: list[EngineRecipe], cache: Path) -> Release:
     kernels = source_fingerprint()
     return Release(
         pipeline=pipeline.spec.metadata.name,
@@ -232,19 +162,10 @@ def _release(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, recipes: list[
     )
 
 
-def _compile(recipes: list[_Recipe], cache: Path, progress: Progress) -> None:
-    progress.stage("kernels", _KERNEL_STEPS)
-    build_library(cache, progress.advance)
-    for recipe in recipes:
-        packer, packed = recipe.packer(), recipe.unaligned
-        progress.stage(f"{recipe.role} engine, {recipe.weights}", packer.config.num_layers + 1)
-        cached_folder(cache, packed.folder_name, partial(_write_engine, packed, packer, progress))
-
-
 def _align(
     pipeline: LoadedPipeline,
     release: Release,
-    draft: _Recipe,
+    draft: EngineRecipe,
     alignment: AlignmentRecipe,
     cache: Path,
     progress: Progress,
@@ -265,23 +186,8 @@ def _align(
     cached_folder(cache, draft.folder_name, fill)
 
 
-def _parts(release: Release, draft: _Recipe, cache: Path) -> Parts:
+def _parts(release: Release, draft: EngineRecipe, cache: Path) -> Parts:
     return Parts(release.engines[TARGET], cache / draft.unaligned.folder_name, release.engines[KERNELS], release.tokenizer)
-
-
-def _write_engine(recipe: _Recipe, packer: Packer, progress: Progress, folder: Path) -> None:
-    tensors = packer.tensors(progress.advance)
-    info = EngineInfo(
-        role=recipe.role,
-        model=packer.config,
-        weights=recipe.weights,
-        source=recipe.checkpoint.source,
-        fingerprint=recipe.fingerprint,
-        group_size=recipe.group_size,
-        symmetric=recipe.symmetric,
-        errors=packer.errors or None,
-    )
-    write_folder(folder, info, tensors)
 
 
 def _check(pipeline: LoadedPipeline, repository: Path, progress: Progress, *, verify: bool) -> Callable[[Path], Mapping[str, Any]]:
@@ -296,7 +202,7 @@ def _check(pipeline: LoadedPipeline, repository: Path, progress: Progress, *, ve
     return check
 
 
-def _describe(version: Version, recipes: list[_Recipe]) -> dict[str, dict[str, Any]]:
+def _describe(version: Version, recipes: list[EngineRecipe]) -> dict[str, dict[str, Any]]:
     described = {}
     for recipe in recipes:
         folder = version.decode_folder / recipe.role
