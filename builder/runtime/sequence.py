@@ -49,7 +49,7 @@ class Sequence:
     unfilled: list[Unfilled] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)  # block ids, in order of position; one table for both caches
     status: Status = Status.WAITING
-    may_copy: bool = True  # the control's word on its next draft: it may be copied from its text, else only the draft model makes it
+    may_copy: bool = True  # the control's word on its drafts: copied where its text repeats itself, else made by the draft model there too
     leader: Sequence | None = None  # of several answers to one prompt the first, whose prompt blocks the others share
 
     @property

@@ -63,7 +63,7 @@ class SpeculationControl:
             tally = sequence.answer.tally
             if sequence in chosen:
                 tally.draft_length, tally.state = chosen[sequence], self._governor.state_of(members[sequence])
-                sequence.may_copy = self._governor.copies(members[sequence])
+                sequence.may_copy = self._governor.may_copy(members[sequence])
             else:
                 tally.draft_length = self._most * (allowed(sequence) and sequence.has_answered)
                 tally.state = State.SPECULATING if tally.draft_length else State.PLAIN

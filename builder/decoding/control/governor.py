@@ -101,9 +101,11 @@ class Governor:
             for scope in probing:
                 self._controllers[scope].charge((seconds - tokens * plain) / len(probing))
 
-    def copies(self, member: Member) -> bool:
-        """Whether its draft is copied from its text, as of the latest `lengths`; else the draft model's."""
-        return member.copies if not self.settings.adaptive else self._in_force(self._tenants.scope(member)).copied
+    def may_copy(self, member: Member) -> bool:
+        """Whether its draft is to be copied from its text wherever that repeats itself, as of the latest `lengths`; else the draft model
+        makes it there too."""
+        copied = self._controllers.get(self._tenants.scope(replace(member, copies=True)))
+        return copied is None or copied.draft_tokens > 0  # no text has repeated itself so far
 
     def state_of(self, member: Member) -> State:
         if not self.allowed or not self.settings.max_draft_tokens:

@@ -68,7 +68,7 @@ def simulate(
         running = [replace(member, copies=dice.random() < repeats) for member in members for _ in range(batch(now))]
         lengths = [fixed] * len(running) if fixed is not None else governor.lengths(now, running, 0)
         # a fixed K copies wherever it can
-        running = [replace(member, copies=member.copies if fixed is not None else governor.copies(member)) for member in running]
+        running = [replace(member, copies=member.copies and (fixed is not None or governor.may_copy(member))) for member in running]
         made = [length for member, length in zip(running, lengths, strict=True) if length and not member.copies]
         spent = machine.first if made else 0.0
         for step in range(max(made, default=0)):

@@ -68,7 +68,7 @@ def test_copied_drafts_are_counted_apart_and_the_control_may_have_the_model_draf
     bench = Bench(proposer="hybrid", max_draft_tokens=3, adaptive=True)
     forced(bench, 3)
     governor, answers = bench.scheduler.control._governor, iter(may_copy * 1000)
-    governor.copies = lambda member: member.copies and next(answers)
+    governor.may_copy = lambda member: next(answers)
     bench.submit("a", (1, 2, 3, 1, 2, 3), LONG)
     bench.run(audit=True)
     assert bench.tokens("a") == plain_greedy((1, 2, 3, 1, 2, 3), 57)
