@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.align.acceptance import DRAFT_TOKENS, described, measure, total
 from builder.align.corpus import Sample, fitting_tokens, text_samples, write_samples
-from builder.align.matrices import Learnable, read_tensors
+from builder.align.matrices import Learnable
 from builder.align.memory import keep_freed_memory
 from builder.align.progress_file import EVERY, Standing, read_standing, write_standing
 from builder.align.prompts import Prompt
@@ -22,6 +22,7 @@ from builder.align.training import Training
 from builder.align.vocabulary import token_counts, write_counts
 from builder.bench.acceptance import Acceptance
 from builder.compile.torch_aot.folder import read_info, write_folder
+from builder.compile.torch_aot.unpacking import read_tensors
 from builder.errors import BuildError
 from builder.progress import Progress
 from builder.spec.pipeline import PipelineSpec

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from builder.align.corpus import Sample, fitting_tokens, write_samples
-from builder.align.matrices import read_tensors, unpack_int4, unpack_scales
 from builder.align.recipe import RESULT_FILE, AlignmentRecipe
 from builder.align.staging import Parts, staged, staged_engine, staged_tokenizer
 from builder.compile.torch_aot.folder import read_info, write_folder
 from builder.compile.torch_aot.packing import pack_int4, pack_scales, pad_outputs
+from builder.compile.torch_aot.unpacking import read_tensors, unpack_int4, unpack_scales
 from builder.runtime.runners.torch_aot import VOCABULARY
 from builder.spec.pipeline import PipelineSpec
 

@@ -10,7 +10,7 @@ import torch
 
 from builder.decoding.stopping import StopRule
 from builder.runtime.exits import ExitPoint
-from builder.runtime.runner import GreedyRunner, Rows, Runner
+from builder.runtime.runner import ExitRunner, GreedyRunner, Rows, Runner
 from builder.weights.config import ModelConfig
 
 
@@ -67,12 +67,11 @@ class TimedRunner:
 
 
 class TimedGreedyRunner(TimedRunner):
-    """The same over a GreedyRunner. `exit_drafts` is told of the passes that draft by the runner's own first layers."""
+    """The same over a GreedyRunner."""
 
-    def __init__(self, runner: GreedyRunner, timer: PassTimer, exit_drafts: PassTimer) -> None:
+    def __init__(self, runner: GreedyRunner, timer: PassTimer) -> None:
         super().__init__(runner, timer)
         self._greedy = runner
-        self._exit_drafts = exit_drafts
 
     def greedy(self, hidden: torch.Tensor) -> list[int]:
         began = time.perf_counter()
@@ -91,18 +90,27 @@ class TimedGreedyRunner(TimedRunner):
             self._timer.add(share)
         return drafted, confidences
 
+
+class TimedExitRunner(TimedGreedyRunner):
+    """The same over an ExitRunner. `exit_drafts` is told of the passes that draft by the runner's own first layers."""
+
+    def __init__(self, runner: ExitRunner, timer: PassTimer, exit_drafts: PassTimer) -> None:
+        super().__init__(runner, timer)
+        self._exits = runner
+        self._exit_drafts = exit_drafts
+
     def to_exit(
         self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
     ) -> tuple[int, list[int], list[float]]:
         began = time.perf_counter()
-        found = self._greedy.to_exit(hidden, rows, start, stop, asked, points)
+        found = self._exits.to_exit(hidden, rows, start, stop, asked, points)
         self._timer.add(time.perf_counter() - began)
         return found
 
     def draft_to_exit(self, rows: Rows, lengths: torch.Tensor, point: ExitPoint) -> tuple[torch.Tensor, torch.Tensor]:
         """A pass for each sequence's last token, which plain decoding has too, and one for each drafted token; all count alike."""
         began = time.perf_counter()
-        drafted, states = self._greedy.draft_to_exit(rows, lengths, point)
+        drafted, states = self._exits.draft_to_exit(rows, lengths, point)
         passes = 1 + int((drafted >= 0).any(0).sum())
         share = (time.perf_counter() - began) / passes
         for timer in (self._timer, *[self._exit_drafts] * (passes - 1)):
@@ -113,4 +121,6 @@ class TimedGreedyRunner(TimedRunner):
 
 def timed(runner: Runner, timer: PassTimer, exit_drafts: PassTimer | None = None) -> TimedRunner:
     """`exit_drafts`: where drafts by the runner's own first layers are counted; with the others unless given."""
-    return TimedGreedyRunner(runner, timer, exit_drafts or timer) if isinstance(runner, GreedyRunner) else TimedRunner(runner, timer)
+    if isinstance(runner, ExitRunner):
+        return TimedExitRunner(runner, timer, exit_drafts or timer)
+    return TimedGreedyRunner(runner, timer) if isinstance(runner, GreedyRunner) else TimedRunner(runner, timer)

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
-
 from builder.bench import speculation
 from builder.bench.calibration import Costs, median_costs
 from builder.bench.lab import Lab, Setting
@@ -18,10 +16,12 @@ from builder.bench.speculation import median_speedup
 from builder.bench.spread import Spread
 from builder.bench.tables import Table, spread
 from builder.errors import SpecError
-from builder.plan.draft_device import DEVICES, Device, obstacle, target_device
+from builder.plan.draft_device import DEVICES, NO_GPU, obstacle, target_device
+from builder.plan.host import gpu_memory
 from builder.repository.models.folder import read_spec
 from builder.repository.versions import Version
-from builder.spec.engine import Engine
+from builder.spec.engine import Device, Engine
+from builder.spec.pipeline import PipelineSpec
 
 
 @dataclass(frozen=True)
@@ -102,24 +102,32 @@ def measure_placements(version: Version, prompts: Sequence[Prompt], tokens: int,
     draft = spec.used_draft
     if draft is None:
         raise SpecError("this pipeline has no draft model to place", where="draft", mend="Give it one, and proposer draft_model or hybrid")
-    say("loading the engines")
-    lab = Lab.open(version.decode_folder, spec)
     setting = Setting(spec.speculation.max_draft_tokens, "draft_model")
-    placements = []
+    placements, set_of_target = [], ""
     for device in DEVICES:
         reason = unavailable(spec.engine, device)
-        say(f"draft on {device}: {reason or 'measuring'}")
-        placements.append(Placement(device, None if reason else _measure(lab, setting, prompts, tokens, say), reason))
-    machine = Machine.of(lab.parts.target.instruction_set, spec.engine.threads)
+        say(f"draft on {device}: {reason or 'loading the engines'}")
+        if reason is None:  # one pair of engines after the other: the caches of two may not fit
+            lab = Lab.open(version.decode_folder, _with_draft_on(spec, device))
+            set_of_target = lab.parts.target.instruction_set
+            placements.append(Placement(device, _measure(lab, setting, prompts, tokens, say)))
+        else:
+            placements.append(Placement(device, None, reason))
+    machine = Machine.of(set_of_target, spec.engine.threads)
     return PlacementReport(version.pipeline, version.number, target_device(spec.engine), draft.device, machine, tuple(placements))
 
 
 def unavailable(engine: Engine, device: Device) -> str | None:
     """Why a draft cannot be measured there, by engine and by machine; None where it can."""
     reasons = [obstacle(engine, device)]
-    if device == "cuda" and not torch.cuda.is_available():
-        reasons.append("this machine has no CUDA device")
+    if device == "cuda" and gpu_memory() is None:
+        reasons.append(NO_GPU)
     return ", and ".join(reason for reason in reasons if reason) or None
+
+
+def _with_draft_on(spec: PipelineSpec, device: Device) -> PipelineSpec:
+    draft = spec.draft and spec.draft.model_copy(update={"device": device})
+    return spec.model_copy(update={"draft": draft})
 
 
 def _measure(lab: Lab, setting: Setting, prompts: Sequence[Prompt], tokens: int, say: Callable[[str], None]) -> Measured:

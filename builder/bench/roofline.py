@@ -15,7 +15,7 @@ from builder.bench.lab import Lab
 from builder.bench.passes import rows_at, run_pass
 from builder.compile.torch_aot.engine import matrix_sizes
 from builder.repository.engine import DRAFT, TARGET
-from builder.runtime.runners.torch_aot import TorchAotRunner
+from builder.runtime.runners.loaded import LoadedRunner
 
 REPEATS = 20
 
@@ -88,7 +88,7 @@ def measure_rooflines(lab: Lab, folder: Path, context: int, repeats: int = REPEA
     return {name: _roofline(runner, folder / name, context, times[name, "step"], times[name, "limit"]) for name, runner in runners.items()}
 
 
-def _roofline(runner: TorchAotRunner, folder: Path, context: int, step: float, limit: float) -> Roofline:
+def _roofline(runner: LoadedRunner, folder: Path, context: int, step: float, limit: float) -> Roofline:
     config = runner.config
     products = sum(outputs * inputs for outputs, inputs in matrix_sizes(replace(config, vocab_size=runner.info.scored)).values())
     attention = config.num_layers * config.num_heads * config.head_dim * (context + 1)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import torch
 
-from builder.compile.torch_aot.library import LIBRARY
 from builder.decoding.stopping import StopRule
-from builder.repository.engine import DRAFT, KERNELS, open_parts
+from builder.errors import EngineError
+from builder.repository.engine import DRAFT, open_parts, open_runner
 from builder.repository.models.folder import read_spec
 from builder.runtime.engine import Engine
-from builder.runtime.exits import ExitPoint
 from builder.runtime.observer import Observer
 from builder.runtime.runner import Rows
-from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
+from builder.runtime.runners.loaded import LoadedRunner
 
 BAD_DRAFT = "bad_draft"  # folder beside the engines
 SWAP_FILE = "swap"  # beside the version's folder: while it is there, the bad draft drafts
@@ -37,7 +35,7 @@ class TritonPythonModel(decode.TritonPythonModel):
 class SwappedDraft:
     """Both drafts write to one KV cache, as a draft does that was replaced in place."""
 
-    def __init__(self, good: TorchAotRunner, bad: TorchAotRunner, swap_file: Path) -> None:
+    def __init__(self, good: LoadedRunner, bad: LoadedRunner, swap_file: Path) -> None:
         self.config = good.config
         self._good = good
         self._bad = bad
@@ -60,19 +58,14 @@ class SwappedDraft:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._now.head(hidden)
 
+    def greedy(self, hidden: torch.Tensor) -> list[int]:
+        return self._now.greedy(hidden)
+
     def continue_greedily(self, rows: Rows, lengths: torch.Tensor, stop: StopRule | None) -> tuple[torch.Tensor, torch.Tensor]:
         return self._now.continue_greedily(rows, lengths, stop)
 
-    def to_exit(
-        self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
-    ) -> tuple[int, list[int], list[float]]:
-        return self._now.to_exit(hidden, rows, start, stop, asked, points)
-
-    def draft_to_exit(self, rows: Rows, lengths: torch.Tensor, point: ExitPoint) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._now.draft_to_exit(rows, lengths, point)
-
     @property
-    def _now(self) -> TorchAotRunner:
+    def _now(self) -> LoadedRunner:
         if time.monotonic() - self._looked > LOOK_EVERY:
             self._looked, self._swapped = time.monotonic(), self._file.exists()
         return self._bad if self._swapped else self._good
@@ -82,19 +75,14 @@ def load(folder: Path, observer: Observer) -> Engine:
     """Takes the place of repository.models.loader.load."""
     spec = read_spec(folder)
     parts = open_parts(folder, spec)
-    good = cast(TorchAotRunner, parts.draft)
-    options = spec.engine
-    bad = load_runner(
-        folder / BAD_DRAFT,
-        folder / KERNELS / LIBRARY,
-        max_seq_len=options.max_seq_len,
-        threads=options.threads,
-        instruction_set=options.instruction_set,
-    )
-    bad.share_embedding(good)
+    good = parts.draft
+    if good is None or good.embedding is None:
+        raise EngineError("this version has no draft to swap", where=str(folder), mend="Give the pipeline a draft and build it again")
+    bad = open_runner(folder, BAD_DRAFT, spec, spec.draft_device)
+    bad.share_embedding(good.embedding)
     bad.share_cache(good)
     draft = SwappedDraft(good, bad, folder.parent / SWAP_FILE)
-    return replace(parts, draft=cast(TorchAotRunner, draft)).engine(observer=observer, version=folder.name)
+    return replace(parts, draft=cast(LoadedRunner, draft)).engine(observer=observer, version=folder.name)
 
 
 def write_bad_draft(version_folder: Path, folder: Path) -> None:

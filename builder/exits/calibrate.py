@@ -14,12 +14,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from builder.align.matrices import read_tensors, unpack_dense
 from builder.align.memory import keep_freed_memory
 from builder.align.staging import Parts, staged, staged_spec
 from builder.align.vocabulary import most_frequent
 from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import LIBRARY
+from builder.compile.torch_aot.unpacking import read_tensors, unpack_dense
 from builder.errors import BuildError
 from builder.exits import questions
 from builder.exits.drafts import choose_draft, read_costs

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from builder.align.functions import Imitation
-from builder.align.matrices import read_tensors, unpack_dense
 from builder.align.memory import keep_freed_memory
 from builder.align.staging import Parts
 from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import LIBRARY
+from builder.compile.torch_aot.unpacking import read_tensors, unpack_dense
 from builder.exits.block import BlockHead
 from builder.exits.calibrate import MLP_WIDTH
 from builder.exits.head import LearnableHead

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from builder.exits.passages import Part, Passage
 from builder.runtime.batch import block_tables, ragged
-from builder.runtime.runners.torch_aot import TorchAotRunner
+from builder.runtime.runner import GreedyRunner
 
 TOP = 32  # most probable tokens kept of the full model's distribution; the rest counts as "another token"
 _ROWS = 512  # of a pass
@@ -73,7 +73,7 @@ def joined(parts: Sequence[States]) -> States:
 
 
 @torch.inference_mode()
-def read_states(runner: TorchAotRunner, passages: Sequence[Passage], layers: Sequence[int], block_size: int) -> States:
+def read_states(runner: GreedyRunner, passages: Sequence[Passage], layers: Sequence[int], block_size: int) -> States:
     """Run the answers through the target as serving does, in passes of several; its KV cache is written over from block 0 on."""
     return joined([_read(runner, group, layers, block_size) for group in _groups(passages)])
 
@@ -89,7 +89,7 @@ def _groups(passages: Sequence[Passage]) -> Iterator[list[Passage]]:
         yield group
 
 
-def _read(runner: TorchAotRunner, passages: Sequence[Passage], layers: Sequence[int], block_size: int) -> States:
+def _read(runner: GreedyRunner, passages: Sequence[Passage], layers: Sequence[int], block_size: int) -> States:
     ids = [(*passage.prompt, *passage.answer[:-1]) for passage in passages]
     used, tables = 0, []
     for tokens in ids:
@@ -116,7 +116,7 @@ def _read(runner: TorchAotRunner, passages: Sequence[Passage], layers: Sequence[
     return States(torch.stack(exits), best, lens, likely, probabilities, *numbers)
 
 
-def _likely(runner: TorchAotRunner, hidden: Tensor) -> tuple[Tensor, Tensor]:
+def _likely(runner: GreedyRunner, hidden: Tensor) -> tuple[Tensor, Tensor]:
     top = min(TOP, runner.config.vocab_size)
     if not len(hidden):
         return torch.zeros(0, top, dtype=torch.int32), torch.zeros(0, top, dtype=torch.bfloat16)

@@ -42,9 +42,8 @@ class PlanContext:
 
     @property
     def shared_cache(self) -> bool:
-        """The draft reads and writes the target's KV cache: it is made of the target's own first layers."""
-        own_layers = self.draft is not None and self.spec.draft is not None and self.spec.draft.from_target
-        return own_layers and self.device is None  # TensorRT-LLM runs two models, each with a cache of its own
+        """The draft reads and writes the target's KV cache."""
+        return self.spec.shared_cache and self.device is None  # TensorRT-LLM runs two models, each with a cache of its own
 
     @property
     def draft_tokens(self) -> int:

@@ -45,3 +45,13 @@ def exit_without_speculation(context: PlanContext) -> Finding:
     if context.draft is not None:
         message += ": a calibration is made without the INT4 draft, and says nothing of the two together"
     return Finding(rule, False, message, "Set speculation.proposer to none, or early_exit.mode to none")
+
+
+def exits_run_on_device(context: PlanContext) -> Finding:
+    """The exit heads are engines of the compiled kernels, which run on the CPU only."""
+    if context.spec.early_exit.mode == "none":
+        return Finding("exits-run-on-device", True, OFF)
+    if context.spec.engine.device == "cpu":
+        return Finding("exits-run-on-device", True, "cpu")
+    what = "early exit runs on the CPU only, and engine.device is cuda"
+    return Finding("exits-run-on-device", False, what, "Set early_exit.mode to none: the draft of inner layers is draft.layers")

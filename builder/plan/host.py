@@ -21,15 +21,26 @@ INSTRUCTION_SETS = {
 
 @dataclass(frozen=True)
 class Host:
-    """memory in bytes, the container's limit when that is smaller; instruction_sets best first."""
+    """memory in bytes, the container's limit when that is smaller; instruction_sets best first. gpu_memory in bytes, of the first GPU
+    that torch sees; None where it sees none, or nobody asked."""
 
     memory: int
     cores: int
     instruction_sets: tuple[str, ...] = ("generic",)
+    gpu_memory: int | None = None
 
 
-def this_host() -> Host:
-    return Host(memory=_memory(), cores=len(os.sched_getaffinity(0)), instruction_sets=instruction_sets(cpu_flags()))
+def this_host(*, gpu: bool = False) -> Host:
+    """With `gpu` torch is asked for one."""
+    cores, sets = len(os.sched_getaffinity(0)), instruction_sets(cpu_flags())
+    return Host(_memory(), cores, sets, gpu_memory() if gpu else None)
+
+
+def gpu_memory() -> int | None:
+    """Bytes of the first CUDA GPU that torch sees; None where it sees none."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
 
 
 def instruction_sets(flags: frozenset[str]) -> tuple[str, ...]:

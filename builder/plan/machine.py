@@ -18,7 +18,7 @@ from pathlib import Path
 
 from builder.errors import EngineError
 from builder.plan.finding import Finding
-from builder.plan.host import Host, this_host
+from builder.plan.host import Host, gpu_memory, this_host
 from builder.plan.placement import memory_nodes, placed
 from builder.plan.wording import listed
 from builder.spec.engine import Engine
@@ -40,6 +40,7 @@ def examine(serving: Serving, engine: Engine | None = None) -> list[Finding]:
         tritonserver_found(_pytriton()),
         instructions(host),
         threads_placed(engine or Engine()),
+        *([gpu_found(gpu_memory())] if engine is not None and engine.device == "cuda" else []),
         memory_suffices(host),
         shared_memory_suffices(SHARED_MEMORY),
     ]
@@ -125,6 +126,12 @@ def threads_placed(engine: Engine, nodes: Mapping[int, frozenset[int]] | None = 
     if engine.numa != "none" and len(nodes) < 2:
         told += f", so engine.numa {engine.numa} changes nothing"
     return Finding("thread-placement", True, f"{placement.described}; {told}")
+
+
+def gpu_found(memory: int | None) -> Finding:
+    if memory is not None:
+        return Finding("gpu", True, f"{approximate_bytes(memory)} on the first GPU")
+    return Finding("gpu", False, "torch sees no CUDA GPU", "Look at nvidia-smi, and install a CUDA build of torch (docs/gpu.md)")
 
 
 def memory_suffices(host: Host) -> Finding:

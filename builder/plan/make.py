@@ -18,7 +18,8 @@ from builder.weights.source import available
 
 def make_plan(pipeline: LoadedPipeline, *, host: Host | None = None, measured: Measured | None = None) -> Plan:
     """Check a pipeline on `host` (this machine by default). Raises WeightsError or TokenizerError when its parts cannot be opened."""
-    return check(gather(pipeline, host or this_host()), measured)
+    spec = pipeline.spec
+    return check(gather(pipeline, host or this_host(gpu="cuda" in (spec.engine.device, spec.draft_device))), measured)
 
 
 def gather(pipeline: LoadedPipeline, host: Host) -> PlanContext:

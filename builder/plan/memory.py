@@ -54,8 +54,11 @@ def memory_fit(context: PlanContext) -> MemoryFit:
     items = [*_target_weights(context), *_draft_weights(context), _cache(context, blocks), *_activations(context)]
     if context.spec.versions.standby:
         items.append(MemoryItem(STANDBY, sum(item.size for item in items), "all of the above again, for the version before the live one"))
-    items.append(MemoryItem(RESERVE, RUNTIME_RESERVE, "Triton, Python processes and libraries, a fixed allowance"))
-    return MemoryFit(tuple(items), context.host.memory, blocks, blocks * context.spec.engine.kv_cache.block_size)
+    on_gpu = context.spec.engine.device == "cuda"  # a draft on the CPU is counted there too
+    what = "CUDA's context and graphs" if on_gpu else "Triton, Python processes and libraries"
+    items.append(MemoryItem(RESERVE, RUNTIME_RESERVE, f"{what}, a fixed allowance"))
+    capacity = context.host.gpu_memory or 0 if on_gpu else context.host.memory
+    return MemoryFit(tuple(items), capacity, blocks, blocks * context.spec.engine.kv_cache.block_size)
 
 
 def cache_block_bytes(context: PlanContext) -> int:

@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     draft_rules.draft_vocabulary_valid,
     draft_rules.group_size_divides,
     draft_rules.draft_is_cheaper,
+    draft_device.device_available,
     draft_device.draft_device_available,
     engine_rules.context_within_model,
     engine_rules.sliding_window,
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     exit_rules.exit_layers_valid,
     exit_rules.exit_calibrated,
     exit_rules.exit_without_speculation,
+    exit_rules.exits_run_on_device,
 )
 
 _ANY_GPU: tuple[Rule, ...] = (

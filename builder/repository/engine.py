@@ -16,9 +16,12 @@ from builder.repository.tokenizer import eos_token_ids, load_tokenizer
 from builder.runtime.engine import Engine
 from builder.runtime.exits import ExitPoint, Exits
 from builder.runtime.observer import Observer
+from builder.runtime.runners.cuda.runner import load_cuda_runner
 from builder.runtime.runners.exit_head import TorchAotExitHead, load_exit_head
-from builder.runtime.runners.torch_aot import TorchAotRunner, load_runner
+from builder.runtime.runners.loaded import LoadedRunner
+from builder.runtime.runners.torch_aot import load_runner
 from builder.runtime.settings import EngineSettings
+from builder.spec.engine import Device
 from builder.spec.pipeline import PipelineSpec
 from builder.text import Tokenizer
 
@@ -31,8 +34,8 @@ class EngineParts:
     cache, so only one of them may have requests at a time, and those that take turns must have no prefix cache: each
     overwrites what another has kept."""
 
-    target: TorchAotRunner
-    draft: TorchAotRunner | None
+    target: LoadedRunner
+    draft: LoadedRunner | None
     settings: EngineSettings
     eos_token_ids: frozenset[int]
     tokenizer: Tokenizer
@@ -62,8 +65,7 @@ def open_parts(folder: Path, spec: PipelineSpec) -> EngineParts:
     """Load the runners of a version folder and allocate their caches. EngineError when they cannot run on this machine."""
     with placed(spec.engine).memory():  # pages lie in the node of the core that first writes them
         target, draft = open_runners(folder, spec)
-        shared = draft is not None and spec.draft is not None and spec.draft.from_target
-        settings = engine_settings(spec, _allocate(spec, target, draft, shared), shared_kv=shared)
+        settings = engine_settings(spec, _allocate(spec, target, draft), shared_kv=spec.shared_cache)
     tokenizer = folder / TOKENIZER_FOLDER
     mode, load = spec.early_exit.mode, partial(_load_head, folder, spec)
     exits = open_exits(folder / EXITS, load) if mode == "answer" else None
@@ -76,33 +78,35 @@ def _load_head(folder: Path, spec: PipelineSpec, head: Path) -> TorchAotExitHead
     return load_exit_head(head, library, threads=threads.count, cpus=threads.cpus, instruction_set=spec.engine.instruction_set)
 
 
-def open_runners(folder: Path, spec: PipelineSpec) -> tuple[TorchAotRunner, TorchAotRunner | None]:
-    """Target and draft, without caches. The draft is None when the version has none."""
-    options = spec.engine
-    threads = placed(options)
-
-    def load(name: str) -> TorchAotRunner:
-        return load_runner(
-            folder / name,
-            folder / KERNELS / LIBRARY,
-            max_seq_len=options.max_seq_len,
-            threads=threads.count,
-            cpus=threads.cpus,
-            instruction_set=options.instruction_set,
-        )
-
-    target = load(TARGET)
+def open_runners(folder: Path, spec: PipelineSpec) -> tuple[LoadedRunner, LoadedRunner | None]:
+    """Target and draft, without caches, each on its device. The draft is None when the version has none."""
+    target = open_runner(folder, TARGET, spec, spec.engine.device)
     if not (folder / DRAFT).is_dir():
         return target, None
-    draft = load(DRAFT)
-    if spec.draft is not None and spec.draft.from_target:
-        draft.share_embedding(target)
+    draft = open_runner(folder, DRAFT, spec, spec.draft_device)
+    if draft.embedding is None and target.embedding is not None:
+        draft.share_embedding(target.embedding)
     return target, draft
 
 
-def _allocate(spec: PipelineSpec, target: TorchAotRunner, draft: TorchAotRunner | None, shared: bool) -> int:
+def open_runner(folder: Path, name: str, spec: PipelineSpec, device: Device) -> LoadedRunner:
+    """The engine `name` of a version folder, on one device, without a cache."""
+    options, threads = spec.engine, placed(spec.engine)
+    if device == "cuda":
+        return load_cuda_runner(folder / name, max_seq_len=options.max_seq_len)
+    return load_runner(
+        folder / name,
+        folder / KERNELS / LIBRARY,
+        max_seq_len=options.max_seq_len,
+        threads=threads.count,
+        cpus=threads.cpus,
+        instruction_set=options.instruction_set,
+    )
+
+
+def _allocate(spec: PipelineSpec, target: LoadedRunner, draft: LoadedRunner | None) -> int:
     """Divide engine.kv_cache.memory into blocks and allocate them; the number of blocks."""
-    block_size = spec.engine.kv_cache.block_size
+    block_size, shared = spec.engine.kv_cache.block_size, spec.shared_cache
     own_draft_cache = draft is not None and not shared
     bytes_per_block = target.cache_bytes_per_block(block_size) + (
         draft.cache_bytes_per_block(block_size) if draft and own_draft_cache else 0

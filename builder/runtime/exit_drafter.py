@@ -10,7 +10,7 @@ from torch import Tensor
 from builder.decoding.proposers import Context, Draft
 from builder.runtime.batch import block_tables, ragged
 from builder.runtime.exits import ExitPoint
-from builder.runtime.runner import GreedyRunner, Rows, Runner
+from builder.runtime.runner import ExitRunner, Rows, Runner
 from builder.runtime.sequence import Sequence
 
 
@@ -24,7 +24,7 @@ class ExitDrafter:
 
     def __init__(self, target: Runner, point: ExitPoint) -> None:
         self._target = target
-        self._greedy = target if isinstance(target, GreedyRunner) else None
+        self._greedy = target if isinstance(target, ExitRunner) else None
         self._point = point
         self._tables = torch.empty(0)
         # by place of a sequence: what the exit's layers made of its last token and of the drafted ones, in pieces [rows, hidden_size]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from builder.decoding.exits.confidence import probability
 from builder.runtime.exits import ExitPoint, Exits, ExitState
-from builder.runtime.runner import GreedyRunner, Rows, Runner
+from builder.runtime.runner import ExitRunner, Rows, Runner
 from builder.runtime.sequence import Sequence, Unfilled
 
 
@@ -46,7 +46,7 @@ class ExitPass:
         columns = zip(rows.sequence.tolist(), rows.positions.tolist(), rows.token_ids.tolist(), strict=True)
         self._active = [_Row(place, position, token, number) for number, (place, position, token) in enumerate(columns)]
         self._rows, self._hidden = rows, self.target.embed(rows)
-        self._greedy = self.target if isinstance(self.target, GreedyRunner) and self.exits.measure is probability else None
+        self._greedy = self.target if isinstance(self.target, ExitRunner) and self.exits.measure is probability else None
         done = place = 0
         while self._active and place < len(self.exits.points):
             place = self._next(done, place)

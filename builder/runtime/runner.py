@@ -70,6 +70,11 @@ class GreedyRunner(Runner, Protocol):
         """
         ...
 
+
+@runtime_checkable
+class ExitRunner(GreedyRunner, Protocol):
+    """A GreedyRunner that asks exit heads by itself, and drafts by them."""
+
     def to_exit(
         self, hidden: torch.Tensor, rows: Rows, start: int, stop: int, asked: Sequence[int], points: Sequence[ExitPoint]
     ) -> tuple[int, list[int], list[float]]:

@@ -13,6 +13,7 @@ from builder.spec.tensorrt_llm import TensorRtLlm
 
 Core = Annotated[int, Field(ge=0, le=8191)]
 Backend = Literal["torch_aot", "trtllm-engine", "trtllm-llmapi"]
+Device = Literal["cpu", "cuda"]
 InstructionSet = Literal["auto", "amx", "avx512", "avx2", "generic"]
 SMALLEST_CACHE = 1 << 20  # bytes; below this a unit was mistaken
 CONTEXTS = 16  # that one text may run through under attention_sink
@@ -61,7 +62,11 @@ class Engine(Section):
     )
     gpu: Gpu | None = Field(default=None, description="GPUs that serve, for the trtllm backends; null: none.")
     tensorrt_llm: TensorRtLlm | None = Field(default=None, description="Settings of the trtllm backends; null: the defaults.")
-    device: Literal["cpu"] = Field(default="cpu", description="Device the engine runs on.")
+    device: Device = Field(
+        default="cpu",
+        description="Where torch_aot runs. cpu: in kernels compiled for it. cuda: on the first GPU of torch, in its own kernels, "
+        "for a GPU host without TensorRT-LLM. The trtllm backends run on engine.gpu.",
+    )
     instruction_set: InstructionSet = Field(
         default="auto",
         description="CPU instructions the kernels may use. auto: the best the machine has. Name one to serve on machines older than this.",
@@ -131,8 +136,12 @@ class Engine(Section):
     def _backend_agrees(self) -> Self:
         if self.chosen_backend == "torch_aot":
             if key := next((key for key in ("gpu", "tensorrt_llm") if getattr(self, key) is not None), None):
-                what = f"engine.{key} is set, but engine.backend {self.backend} runs on the CPU"
-                raise conflict(key, what, "Set backend to trtllm-engine or trtllm-llmapi, or leave it out")
+                what = f"engine.{key} is for the trtllm backends, and engine.backend is {self.backend}"
+                mend = "Set backend to trtllm-engine or trtllm-llmapi, or leave it out: torch_aot goes by engine.device"
+                raise conflict(key, what, mend)
+        elif self.device == "cuda":
+            what = f"engine.device is for torch_aot, and engine.backend is {self.backend}"
+            raise conflict("device", what, "Leave device out, or set backend to torch_aot")
         elif self.gpu is None:
             raise conflict(
                 "backend", f"engine.backend {self.backend} needs engine.gpu", "Name the GPUs that serve: gpu: {name: H100, count: 1}"

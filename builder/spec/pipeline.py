@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from builder.spec.chargeback import OTHER_TENANT, Chargeback
 from builder.spec.draft import Draft
 from builder.spec.early_exit import EarlyExit
-from builder.spec.engine import Engine
+from builder.spec.engine import Device, Engine
 from builder.spec.metadata import Metadata
 from builder.spec.quality import Quality
 from builder.spec.section import Section, conflict
@@ -99,6 +99,16 @@ class PipelineSpec(Section):
     def used_draft(self) -> Draft | None:
         """The draft to build: None when there is none or the proposer does not ask for it."""
         return self.draft if self.speculation.needs_draft else None
+
+    @property
+    def draft_device(self) -> Device:
+        """Where the draft runs with torch_aot; where the target does without one."""
+        return self.engine.device if self.draft is None or self.draft.device == "same" else self.draft.device
+
+    @property
+    def shared_cache(self) -> bool:
+        """With torch_aot: the draft reads and writes the target's KV cache, since it is made of the target's own first layers."""
+        return self.used_draft is not None and self.used_draft.from_target and self.draft_device == self.engine.device
 
     @property
     def longest_answer(self) -> int:

@@ -54,7 +54,7 @@ def test_each_placement_of_the_draft_is_measured_or_said_why_not(built_repositor
     assert cpu["measured"]["identity"] == 1.0
     assert cpu["measured"]["step_times"]["draft_ms"] > 0
     assert (cuda["device"], cuda["available"], cuda["measured"]) == ("cuda", False, None)
-    assert "compiled for the CPU only" in cuda["reason"]
+    assert "sees no CUDA GPU" in cuda["reason"]
     assert document["configured"] == "same"
     assert document["recommended"] == ("cpu" if cpu["measured"]["speedup"] > 1 else None)
     (measured, missing) = made.table().rows

@@ -17,6 +17,7 @@ from builder.errors import EngineError
 from builder.files import sha256
 from builder.runtime.exits import ExitPoint
 from builder.runtime.runner import Rows
+from builder.runtime.runners.loaded import LoadedRunner
 from builder.weights.config import ModelConfig
 from builder.weights.rope import inverse_frequencies
 
@@ -28,7 +29,7 @@ _loaded_kernels: set[str] = set()  # SHA-256 of the libraries in this process
 
 
 class TorchAotRunner:
-    """Implements builder.runtime.runner.GreedyRunner over the torch class `tandem.Decoder` (kernels/binding.cpp)."""
+    """Implements ExitRunner (builder.runtime.runner) and LoadedRunner over the torch class `tandem.Decoder` (kernels/binding.cpp)."""
 
     def __init__(self, info: EngineInfo, tensors: dict[str, torch.Tensor], decoder: Any, kv_dtype: torch.dtype) -> None:
         self.info = info
@@ -40,7 +41,7 @@ class TorchAotRunner:
         self._embedding: torch.Tensor | None = None
         self._vocabulary = tensors[VOCABULARY].long() if VOCABULARY in tensors else None
         if EMBEDDING in tensors:
-            self._set_embedding(tensors[EMBEDDING])
+            self.share_embedding(tensors[EMBEDDING])
 
     @property
     def instruction_set(self) -> str:
@@ -58,24 +59,25 @@ class TorchAotRunner:
         key, value = _placed({"key": (shape, self.kv_dtype), "value": (shape, self.kv_dtype)}).values()
         self._set_cache(key, value)
 
-    def share_cache(self, owner: TorchAotRunner) -> None:
+    def share_cache(self, owner: LoadedRunner) -> None:
         """Use the first layers of another runner's cache: this model must be made from the same layers."""
         if (
-            owner._cache is None
+            not isinstance(owner, TorchAotRunner)
+            or owner._cache is None
             or owner.config.num_kv_heads != self.config.num_kv_heads
             or owner.config.num_layers < self.config.num_layers
         ):
             raise EngineError("the draft cannot share the target's KV cache", mend="Build the draft from the target's own weights")
         self._set_cache(*owner._cache)
 
-    def share_embedding(self, owner: TorchAotRunner) -> None:
-        """Look tokens up in another runner's embedding: an engine built without its own."""
-        if owner._embedding is not None:
-            self._set_embedding(owner._embedding)
+    @property
+    def embedding(self) -> torch.Tensor | None:
+        return self._embedding
 
-    def _set_embedding(self, embedding: torch.Tensor) -> None:
-        self._embedding = embedding
-        self._decoder.set_embedding(embedding)
+    def share_embedding(self, embedding: torch.Tensor) -> None:
+        """Look tokens up in another runner's embedding: an engine built without its own."""
+        self._embedding = embedding.cpu()
+        self._decoder.set_embedding(self._embedding)
 
     def _set_cache(self, key: torch.Tensor, value: torch.Tensor) -> None:
         self._cache = (key, value)

@@ -17,7 +17,6 @@ from builder.align import align as whole
 from builder.align.acceptance import measure
 from builder.align.align import Limits, align
 from builder.align.corpus import Sample, text_samples, write_samples
-from builder.align.matrices import read_tensors
 from builder.align.prompts import Prompt
 from builder.align.recipe import RESULT_FILE, AlignmentOptions, AlignmentRecipe, read_result
 from builder.align.staging import Parts, staged, staged_engine, staged_tokenizer
@@ -27,6 +26,7 @@ from builder.cli.main import app
 from builder.compile.cache import default_cache
 from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import build_library
+from builder.compile.torch_aot.unpacking import read_tensors
 from builder.errors import CheckError, SpecError
 from builder.spec.draft import Draft
 from builder.spec.pipeline import PipelineSpec

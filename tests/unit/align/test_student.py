@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from builder.align import matrices, student
-from builder.align.matrices import Fixed, Learnable, read_tensors, turns_apart, turns_together, unpack_dense, unpack_int4, unpack_scales
+from builder.align.matrices import Fixed, Learnable
 from builder.align.student import View, decode, logits
 from builder.compile.reference import forward
 from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.int4 import quantise
 from builder.compile.torch_aot.packing import interleave, pack_dense, pack_int4, pack_scales
+from builder.compile.torch_aot.unpacking import read_tensors, turns_apart, turns_together, unpack_dense, unpack_int4, unpack_scales
 from builder.weights import open_checkpoint
 from tests.unit.align.conftest import pack
 from tests.unit.tiny_models import make_tiny_model

@@ -9,13 +9,14 @@ import torch
 from torch.nn import functional as F
 
 from builder.align.corpus import Sample
-from builder.align.matrices import Learnable, read_tensors
+from builder.align.matrices import Learnable
 from builder.align.progress_file import Standing, read_standing, write_standing
 from builder.align.staging import Parts
 from builder.align.student import View, decode, logits
 from builder.align.teacher import Teacher, collate
 from builder.align.training import Training
 from builder.compile.torch_aot.folder import read_info
+from builder.compile.torch_aot.unpacking import read_tensors
 
 IDS = (256, 70, 71, 72, 3, 9, 300, 8, 120, 44, 7, 5)
 SAMPLES = [Sample(IDS, 4), Sample(IDS[3:] + IDS, 7), Sample(IDS[:6], 5), Sample(IDS[::-1], 2)]

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.align.corpus import Sample
-from builder.align.matrices import read_tensors
 from builder.align.recipe import AlignmentOptions
 from builder.align.staging import Parts, staged, staged_engine
 from builder.align.vocabulary import cut_vocabulary, most_frequent, read_counts, token_counts, write_counts
 from builder.compile.torch_aot.folder import read_info
+from builder.compile.torch_aot.unpacking import read_tensors
 from builder.decoding.params import SamplingParams
 from builder.decoding.sampling import distribution
 from builder.repository.engine import open_parts

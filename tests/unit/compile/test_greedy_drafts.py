@@ -74,7 +74,7 @@ def test_a_draft_ends_with_the_token_that_the_rule_ends_it_with(
 
 def test_the_lowest_of_equal_tokens_is_drafted(load_tiny: LoadTiny) -> None:
     _, runner = load_tiny("float32")
-    runner._set_embedding(torch.zeros(320, 64))  # all logits are equal then
+    runner.share_embedding(torch.zeros(320, 64))  # all logits are equal then
     rows = Rows(*(torch.zeros(1, dtype=torch.int32) for _ in range(3)), torch.arange(8, dtype=torch.int32)[None])
     assert runner.continue_greedily(rows, torch.tensor([2], dtype=torch.int32), None)[0].tolist() == [[0, 0]]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from builder.align.matrices import read_tensors, unpack_dense
 from builder.align.staging import Parts
 from builder.compare_heads import compare_heads
 from builder.compile import reference
 from builder.compile.torch_aot.folder import read_info
+from builder.compile.torch_aot.unpacking import read_tensors, unpack_dense
 from builder.exits.block import BlockHead
 from builder.exits.comparison import table
 from builder.weights import open_checkpoint

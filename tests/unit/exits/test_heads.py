@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from builder.align.matrices import read_tensors, unpack_dense
 from builder.align.staging import Parts
 from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import LIBRARY
+from builder.compile.torch_aot.unpacking import read_tensors, unpack_dense
 from builder.decoding.exits.confidence import probability
 from builder.errors import EngineError
 from builder.exits.head import COMPUTE, LearnableHead

@@ -9,6 +9,7 @@ import pytest
 
 from builder.plan import host, machine
 from builder.plan.host import Host
+from builder.spec.engine import Engine
 from builder.spec.serving import Serving
 
 AMX = frozenset[str]().union(*host.INSTRUCTION_SETS.values())
@@ -73,6 +74,12 @@ def test_only_supported_pythons_will_do(version: tuple[int, int], ok: bool) -> N
 def test_too_little_memory_is_found(tmp_path: Path) -> None:
     assert not machine.memory_suffices(Host(memory=1 << 30, cores=1)).ok
     assert not machine.shared_memory_suffices(tmp_path / "none").ok
+
+
+def test_a_gpu_is_looked_for_only_where_the_pipeline_wants_one() -> None:
+    assert machine.gpu_found(24 << 30).ok and not machine.gpu_found(None).ok
+    found = [[finding.id for finding in machine.examine(Serving(), Engine(device=device))] for device in ("cpu", "cuda")]
+    assert set(found[1]) - set(found[0]) == {"gpu"}
 
 
 def test_a_refusal_always_has_a_mend() -> None:

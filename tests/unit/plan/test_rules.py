@@ -12,6 +12,7 @@ from builder.plan.calibration import CalibrationRecord, ExitStanding
 from builder.plan.host import Host
 from builder.plan.report import check
 from builder.plan.rules import RULES
+from tests.unit.plan.conftest import HOST
 
 GIB = 1 << 30
 CALIBRATED = ExitStanding(
@@ -19,6 +20,7 @@ CALIBRATED = ExitStanding(
 )
 STALE, UNBOUNDED = replace(CALIBRATED, wanted={"tokenizer": "u"}), replace(CALIBRATED, record=replace(CALIBRATED.record, bounded=False))
 EXITS: dict[str, Any] = {"early_exit": {"mode": "answer"}, "speculation": {"proposer": "none"}, "exits": CALIBRATED}
+GPU: dict[str, Any] = {"engine": {"device": "cuda"}, "host": replace(HOST, gpu_memory=24 * GIB)}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vocab-match", {"draft_model": {"vocab_size": 32000}}, "same"),
@@ -27,13 +29,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("draft-vocabulary-valid", {"draft": {"vocabulary": 49_153}}, "to all"),
     ("group-size-divides", {"draft": {"quantization": {"group_size": 128}}}, "32 or 64"),
     ("draft-is-cheaper", {"draft": {"weights": "big.gguf"}, "draft_model": {"num_layers": 300}}, "smaller draft"),
-    ("draft-device-available", {"draft": {"device": "cuda"}}, "same or cpu, or choose a trtllm backend"),
+    ("draft-device-available", {"draft": {"device": "cuda"}}, "same or cpu, or plan and build on a GPU host"),
+    ("device-available", {"engine": {"device": "cuda"}}, "engine.device to cpu"),
+    ("exits-run-on-device", EXITS | GPU, "early_exit.mode to none"),
     ("context-within-model", {"target_model": {"max_position": 1024}}, "max_seq_len to 1024"),
     ("context-within-model", {"draft": {"weights": "d"}, "draft_model": {"max_position": 512}}, "max_seq_len to 512"),
     ("sliding-window", {"target_model": {"sliding_window": 512}}, "max_seq_len to 512"),
     ("kv-holds-one-sequence", {"engine": {"kv_cache": {"memory": "32MiB"}}}, "45MiB"),
     ("verify-fits-one-pass", {"engine": {"max_num_tokens": 79}}, "max_num_tokens to 80"),
     ("memory-fit", {"host": Host(GIB, 2)}, "kv cache"),
+    ("memory-fit", GPU | {"host": replace(HOST, gpu_memory=GIB)}, "kv cache"),
     ("instruction-set-available", {"engine": {"instruction_set": "amx"}}, "auto or avx2"),
     ("threads-within-cores", {"engine": {"threads": 3}}, "2 or null"),
     ("exit-layers-valid", EXITS | {"early_exit": {"mode": "answer", "layers": [20, 30]}}, "below 30"),
@@ -65,6 +70,10 @@ def test_a_rule_refuses_what_it_is_for_and_nothing_else(make_context: Any, rule:
     ("rule", "change"),
     [
         ("draft-device-available", {"draft": {"device": "cpu"}}),
+        ("draft-device-available", GPU | {"draft": {"device": "cpu"}}),
+        ("draft-device-available", {"draft": {"device": "cuda"}, "host": GPU["host"]}),
+        ("device-available", GPU),
+        ("memory-fit", GPU | {"host": replace(HOST, memory=GIB, gpu_memory=24 * GIB)}),
         ("sliding-window", {"target_model": {"sliding_window": 2048}}),
         ("context-within-model", {"target_model": {"max_position": 2048}}),
         ("draft-layers-valid", {"draft": {"layers": 30}}),
