@@ -56,10 +56,11 @@ def build(
 
 def _hand_over(loaded: LoadedPipeline, repository: Path, json: bool) -> None:
     from builder.compile.cache import default_cache
+    from builder.repository.handed_over import handover_folder
     from builder.repository.handover import hand_over
 
     with show_stages() as progress:
-        made = hand_over(loaded, repository.parent / "build" / "trtllm" / loaded.spec.metadata.name, default_cache(), progress)
+        made = hand_over(loaded, handover_folder(repository, loaded.spec.metadata.name), default_cache(), progress)
     if json:
         print_json(made.to_json())
     else:

@@ -14,6 +14,7 @@ from builder.cli.console import err
 from builder.cli.options import DEFAULT_REPOSITORY, Repository
 from builder.cli.signals import end_as_by_ctrl_c
 from builder.errors import ServeError
+from builder.repository.handed_over import require_served_here
 from builder.repository.live import serving_version
 from builder.serve.triton import Triton
 from builder.spec.load import load_pipeline
@@ -31,6 +32,7 @@ def serve(
     Example: `builder serve pipelines/smollm2.yaml`
     """
     spec = load_pipeline(pipeline).spec
+    require_served_here(repository, spec)
     name, address = spec.metadata.name, host or spec.serving.host
     end_as_by_ctrl_c()
     with ExitStack() as stack:

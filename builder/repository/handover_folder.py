@@ -15,14 +15,13 @@ from builder.files import link_tree, sync_folder, write_atomically
 from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import Role
 from builder.repository import config_pbtxt
+from builder.repository.handed_over import SUMMARY
 from builder.repository.llmapi import ARGUMENTS, write_arguments
 from builder.repository.pair import PAIR, write_pair
 from builder.repository.publish import Release, publish
 from builder.repository.tokenizer import tokenizer_texts
 from builder.repository.trtllm_configs import EngineModels, engine_configs
 from builder.weights import TokenizerFiles
-
-SUMMARY = "handover.json"
 
 
 def write_folder(

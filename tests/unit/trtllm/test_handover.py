@@ -20,6 +20,7 @@ from builder.errors import BuildError, CheckError
 from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import as_arguments, build_flags
 from builder.repository import config_pbtxt
+from builder.repository.handed_over import handover_folder, require_served_here
 from builder.repository.handover import hand_over
 from builder.repository.trtllm_configs import EngineModels, engine_configs
 from builder.repository.versions import newest
@@ -133,6 +134,18 @@ def test_logits_have_one_type_in_flags_and_configurations(make_plan_context: Mak
     for config in engine_configs(context).values():
         logits = next(tensor for tensor in config.output if tensor.name == "generation_logits")
         assert f"data_type: {kind}" in str(logits)
+
+
+def test_who_would_serve_a_pipeline_here_is_told_what_serves_it_where(write_pipeline: Any, exported: list[Any], tmp_path: Path) -> None:
+    pipeline, repository = write_pipeline(), tmp_path / "model_repository"
+    with pytest.raises(CheckError, match="on its GPU host") as raised:
+        require_served_here(repository, pipeline.spec)
+    assert "builder build" in (raised.value.mend or "")
+    hand_over(pipeline, handover_folder(repository, "tiny"), tmp_path / "cache", NoProgress())
+    with pytest.raises(CheckError) as raised:
+        require_served_here(repository, pipeline.spec)
+    assert "./launch.sh" in (raised.value.mend or "")
+    require_served_here(handover_folder(repository, "tiny") / "model_repository", pipeline.spec)
 
 
 def test_an_engine_hand_over_holds_all_that_the_scripts_name(write_pipeline: Any, exported: list[Any], tmp_path: Path) -> None:
