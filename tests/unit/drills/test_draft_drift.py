@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.drills.draft_drift import fall_back_reason
+from builder.drills.draft_drift import falls_by_reason, main_reason
 from builder.drills.scrape import Metrics
 
 TRANSITIONS = 'tandem_state_transitions{{model="p",version="1",from="{}",to="{}",reason="{}"}} {}'
@@ -23,4 +23,4 @@ class Nothing(Metrics):
 
 @pytest.mark.parametrize(("page", "reason"), [(Page, "low_acceptance"), (Nothing, "none")])
 def test_the_reason_is_the_one_most_fall_backs_had_and_none_without_any(page: type[Metrics], reason: str) -> None:
-    assert fall_back_reason(page("127.0.0.1", 1, "p")) == reason
+    assert main_reason(falls_by_reason(page("127.0.0.1", 1, "p"))) == reason
