@@ -46,6 +46,15 @@ class Exits:
     temperature: float = 0.0
 
 
+class Calibrated(Protocol):
+    """Thresholds, of whatever kind."""
+
+    @property
+    def temperature(self) -> float:
+        """What they were calibrated at."""
+        ...
+
+
 class ExitState(StrEnum):
     """Why tokens of a request may leave early, or not."""
 
@@ -57,7 +66,7 @@ class ExitState(StrEnum):
     SAMPLING = "sampling"  # a penalty, or log-probabilities: only the full model has them
 
 
-def exit_state(sampling: SamplingParams, exits: Exits | None, *, asked: bool, allowed: bool) -> ExitState:
+def exit_state(sampling: SamplingParams, exits: Calibrated | None, *, asked: bool, allowed: bool) -> ExitState:
     """`asked` is what the request wants, `allowed` what its operator lets it."""
     if exits is None:
         return ExitState.NONE

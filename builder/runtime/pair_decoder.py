@@ -18,6 +18,7 @@ from builder.decoding.proposers.ngram import lookup
 from builder.errors import EngineError
 from builder.runtime.engine_model import EngineCall, EngineModel, EngineReply
 from builder.runtime.flight import Flight, InFlight
+from builder.runtime.pair_exit import PairExit
 from builder.runtime.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -34,14 +35,21 @@ class Drawer(IntEnum):
 
 @dataclass(frozen=True)
 class Won:
-    """Tokens of one reply of the target; the first `accepted` of them are drafted ones that it kept. At most `limit` might be drafted."""
+    """What one reply of the target gave: first the `left` drafted tokens that left unverified before it was asked, then `accepted` drafted
+    ones that it kept, then its own. At most `limit` might be drafted."""
 
     token_ids: Tokens
     target: Flight
     limit: int = 0
     draft: Draft = field(default_factory=Draft)
+    left: int = 0
     accepted: int = 0
     drafting: Flight | None = None
+
+    @property
+    def checked(self) -> int:
+        """Drafted tokens that the target judged."""
+        return len(self.draft) - self.left
 
 
 class PairDecoder:
@@ -61,14 +69,18 @@ class PairDecoder:
         """Whether there is a draft model that works."""
         return self._draft is not None and time.monotonic() >= self._rests_until
 
-    async def round(self, sequence: Sequence, limit: int) -> Won:
-        """Draft up to `limit` tokens and have the target check them, in one pass of it. EngineError when the target fails."""
-        drafted, logits, drafting = await self._propose(sequence, limit)
-        call = self._call(sequence, len(drafted) + 1, Drawer.TARGET)
-        with self._in_flight.fly("target", len(drafted) + 1) as flight:
-            reply = await _only(self._target, replace(call, draft=drafted, draft_logits=logits))
-        accepted = _agreeing(drafted, reply.token_ids)
-        return Won(reply.token_ids, flight, limit, Draft(list(drafted), copied=bool(drafted) and drafting is None), accepted, drafting)
+    async def round(self, sequence: Sequence, limit: int, exit_at: PairExit | None = None) -> Won:
+        """Draft up to `limit` tokens and have the target check those that do not leave at `exit_at`, in one pass of it, which makes the
+        keys and values of all. EngineError when the target fails."""
+        drafted, logits, drafting = await self._propose(sequence, limit, exit_at)
+        left = 0 if exit_at is None or logits is None else exit_at.leaving(drafted, logits, sequence.answered)
+        sure, rest = drafted[:left], drafted[left:]
+        call = self._call(sequence, len(rest) + 1, Drawer.TARGET)
+        call = replace(call, token_ids=call.token_ids + sure, draft=rest, draft_logits=logits if self._judges_by_logits(sequence) else None)
+        with self._in_flight.fly("target", len(drafted) + 1) as flight:  # those that left are rows too
+            reply = await _only(self._target, call)
+        draft = Draft(list(drafted), copied=bool(drafted) and drafting is None)
+        return Won(sure + reply.token_ids, flight, limit, draft, left, _agreeing(rest, reply.token_ids), drafting)
 
     async def stream(self, sequence: Sequence, tokens: int) -> AsyncGenerator[Won, None]:
         """Up to `tokens` tokens without drafts, as they come: one request to the target for all of them. Leaving early ends it."""
@@ -84,17 +96,17 @@ class PairDecoder:
                     await anext(replies, None)
                 yield Won(reply.token_ids, flight)
 
-    async def _propose(self, sequence: Sequence, limit: int) -> tuple[Tokens, NDArray[Any] | None, Flight | None]:
-        """Drafted tokens and the logits they were drawn from. A draft model that fails costs speed and no answer."""
+    async def _propose(self, sequence: Sequence, limit: int, exit_at: PairExit | None) -> tuple[Tokens, NDArray[Any] | None, Flight | None]:
+        """Drafted tokens and, where something hangs on them, the logits they were drawn from. A draft model that fails costs speed and no
+        answer."""
         if not limit or self._draft is None or not self.has_draft:
             return (), None, None
         if self._looks_up and sequence.may_copy and (found := lookup(sequence.token_ids, limit)):
             return tuple(found), None, None
-        judged_by_logits = self._draft_logits and not sequence.request.sampling.greedy
-        call = self._call(sequence, limit, Drawer.DRAFT)
-        if judged_by_logits:
-            call = replace(call, returns_logits=True)
-        else:  # its best guess is kept oftenest, whatever the target draws
+        judged_by_logits = self._judges_by_logits(sequence)
+        reads_logits = judged_by_logits or exit_at is not None
+        call = replace(self._call(sequence, limit, Drawer.DRAFT), returns_logits=reads_logits)
+        if not judged_by_logits:  # its best guess is kept oftenest, whatever the target draws
             call = replace(call, sampling=replace(call.sampling, temperature=0.0), seed=None)
         with self._in_flight.fly("draft", 1) as flight:
             try:
@@ -104,11 +116,16 @@ class PairDecoder:
                 self._rests_until = time.monotonic() + DRAFT_REST
                 return (), None, None
         drafted = reply.token_ids[:limit]
-        if not judged_by_logits:
+        if not reads_logits:
             return drafted, None, flight
         if reply.logits is None or len(reply.logits) < len(drafted):
-            raise EngineError("the draft gave no logits", where="engine.tensorrt_llm.draft_logits", mend="Build both engines again")
+            where = "engine.tensorrt_llm.draft_logits" if judged_by_logits else "early_exit.mode"
+            raise EngineError("the draft gave no logits", where=where, mend="Build both engines again")
         return drafted, reply.logits[: len(drafted)], flight
+
+    def _judges_by_logits(self, sequence: Sequence) -> bool:
+        """Whether the target judges drafts by both distributions."""
+        return self._draft_logits and not sequence.request.sampling.greedy
 
     def _call(self, sequence: Sequence, max_tokens: int, drawer: Drawer) -> EngineCall:
         sampling = sequence.request.sampling

@@ -23,6 +23,7 @@ from builder.runtime.limits import Limits
 from builder.runtime.loop_thread import LoopThread
 from builder.runtime.observer import Observer, SilentObserver
 from builder.runtime.pair_decoder import PairDecoder
+from builder.runtime.pair_exit import PairExit
 from builder.runtime.pair_loop import PairLoop
 from builder.runtime.places import Places
 from builder.runtime.policy import make_policy
@@ -51,6 +52,7 @@ class PairEngine:
         vocab_size: int,
         eos_token_ids: frozenset[int],
         draft_logits: bool = False,
+        exit_at: PairExit | None = None,
         tokenizer: Tokenizer | None = None,
         observer: Observer | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
@@ -63,7 +65,7 @@ class PairEngine:
         policy = make_policy(settings)
         self._places = Places(settings.max_batch_size, policy)
         decoder = PairDecoder(target, draft, draft_logits=draft_logits, looks_up=settings.proposer == "hybrid")
-        self._rounds = PairLoop(decoder, settings, self._places, policy, self._observer, self._emit)
+        self._rounds = PairLoop(decoder, settings, self._places, policy, self._observer, self._emit, exit_at)
         self._close = close
         self._lock = threading.Lock()  # guards what follows
         self._live: dict[str, int] = {}  # answers by request id, each until its last output is made

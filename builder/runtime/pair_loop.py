@@ -9,8 +9,11 @@ from contextlib import aclosing
 
 from builder.decoding.control import State
 from builder.errors import EngineError
+from builder.runtime.answer import Tally
+from builder.runtime.exits import ExitState, exit_state
 from builder.runtime.observer import Observer, tell_tokens
 from builder.runtime.pair_decoder import PairDecoder, Won
+from builder.runtime.pair_exit import PairExit
 from builder.runtime.places import Places
 from builder.runtime.policy import Policy
 from builder.runtime.request import Output
@@ -32,6 +35,7 @@ class PairLoop:
         policy: Policy,
         observer: Observer,
         emit: Callable[[Sequence, Output], None],
+        exit_at: PairExit | None = None,
     ) -> None:
         self.steps: StepObserver | None = None
         self._decoder = decoder
@@ -40,6 +44,7 @@ class PairLoop:
         self._policy = policy
         self._observer = observer
         self._emit = emit
+        self._exit = exit_at
         self._lock = threading.Lock()  # guards what follows
         self._control = SpeculationControl(settings, own_draft_cache=False)
         self._lengths: dict[Sequence, int] = {}  # that were not used yet
@@ -63,10 +68,11 @@ class PairLoop:
         answer = sequence.answer
         while answer.finish_reason is None:
             began, limit, prompt = time.monotonic(), self._draft_limit(sequence), _unread(sequence)
+            exit_at = self._exit if self._exit_state(sequence) is ExitState.ON else None
             if self._is_plain(sequence, limit):
                 await self._stream(sequence)
             else:
-                won = await self._decoder.round(sequence, 0 if prompt else limit)
+                won = await self._decoder.round(sequence, 0 if prompt else limit, exit_at)
                 self._settle(sequence, won, began, prompt)
 
     def _is_plain(self, sequence: Sequence, limit: int) -> bool:
@@ -83,6 +89,7 @@ class PairLoop:
                 self._settle(sequence, won, began, prompt)
                 if sequence.answer.finish_reason is not None or self._draft_limit(sequence):
                     return
+                self._exit_state(sequence)
                 began, prompt = time.monotonic(), 0
         raise EngineError("the target ended the answer before its time")
 
@@ -111,21 +118,32 @@ class PairLoop:
         allowed = request.speculation and self._switches.speculation_for(request.tenant)
         return allowed and self._drafts and self._decoder.has_draft and request.sampling.repetition_penalty == 1.0
 
+    def _exit_state(self, sequence: Sequence) -> ExitState:
+        """Whether drafted tokens may leave in the next step; `tally` says so in the answer."""
+        request = sequence.request
+        allowed = self._switches.early_exit_for(request.tenant)
+        state = exit_state(request.sampling, self._exit, asked=request.early_exit, allowed=allowed)
+        sequence.answer.tally.exit_state = state
+        return state
+
     def _settle(self, sequence: Sequence, won: Won, began: float, prompt: int) -> None:
         """Count a reply, append it, and emit. `prompt` tokens had to be read first."""
         answer, tally, now, running = sequence.answer, sequence.answer.tally, time.monotonic(), self._places.running
         tally.target_passes += 1
         tally.compute_seconds += won.target.share + (won.drafting.share if won.drafting else 0.0)
         if self.steps is not None and self.steps.active:
-            self.steps.step_done(_step(sequence, won, began, now, prompt))
+            left_at = self._exit.layer if self._exit is not None and won.left else None
+            self.steps.step_done(_step(sequence, won, began, now, prompt, left_at))
         with self._lock:
-            self._control.round_done(sequence, won.limit, won.draft, won.accepted)
+            self._control.round_done(sequence, won.limit, won.draft, won.left + won.accepted)  # all these are passes saved
             if not prompt:  # how long a prompt takes says nothing of a round
                 self._control.flown(won, len(running))
-        if len(won.draft):
-            tally.round(len(won.draft), won.accepted)
-            self._observer.round_done(len(won.draft), won.accepted)
-        self._policy.gave(sequence, answer.take(sequence.token_ids, won.token_ids))
+        if won.checked:
+            tally.round(won.checked, won.accepted)
+            self._observer.round_done(won.checked, won.accepted)
+        taken = answer.take(sequence.token_ids, won.token_ids)
+        self._policy.gave(sequence, taken)
+        self._count_layers(tally, min(won.left, taken), taken)
         going_on = len(running) - (answer.finish_reason is not None)
         self._observer.pass_done(going_on, self._places.num_waiting, 0, 0, 0)  # the caches are the backend's, and so are their metrics
         before, output = answer.last_token_at, answer.output(sequence.token_ids, now)
@@ -133,15 +151,25 @@ class PairLoop:
             tell_tokens(self._observer, sequence.request, output, before, now)
             self._emit(sequence, output)
 
+    def _count_layers(self, tally: Tally, left: int, taken: int) -> None:
+        """Of `taken` tokens the first `left` left early. The pass that gave the others made their keys and values."""
+        if self._exit is None:
+            return
+        for layer, tokens in ((self._exit.layer, left), (None, taken - left)):
+            if tokens:
+                tally.ran(layer, self._exit.depth, tokens)
+        tally.pending_fills += left
+
 
 def _unread(sequence: Sequence) -> int:
     """Tokens of the prompt that no pass has run, but for a prompt of one token, which is decoded as any other."""
     return 0 if sequence.has_answered or len(sequence.token_ids) == 1 else len(sequence.token_ids)
 
 
-def _step(sequence: Sequence, won: Won, began: float, ended: float, prompt: int) -> Step:
+def _step(sequence: Sequence, won: Won, began: float, ended: float, prompt: int, left_at: int | None) -> Step:
     request, index = sequence.request.id, sequence.answer.index
     drafted = began + (won.drafting.seconds if won.drafting else 0.0)
     if prompt:
         return Step(began, drafted, ended, (Prefill(request, index, prompt),), ())
-    return Step(began, drafted, ended, (), (Round(request, index, won.limit, len(won.draft), won.accepted, len(won.token_ids)),))
+    round_ = Round(request, index, won.limit, won.checked, won.accepted, len(won.token_ids), left_at)
+    return Step(began, drafted, ended, (), (round_,))

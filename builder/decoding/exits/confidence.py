@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 Measure = Callable[[Tensor], Tensor]
@@ -25,6 +28,14 @@ def certainty(logits: Tensor) -> Tensor:
     """1 - H / ln V with H the entropy in nats: logits [rows, V] -> [rows]. 0 for the uniform distribution, 1 for a certain one."""
     p = logits.softmax(-1)
     return 1 + p.xlogy(p).sum(-1) / math.log(logits.shape[-1])
+
+
+def probabilities_of(token_ids: Sequence[int], logits: NDArray[Any]) -> NDArray[np.float32]:
+    """Probability of each of `token_ids` by its row of logits [tokens, V], whatever type those have."""
+    rows = logits.astype(np.float32)
+    powers = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    chosen: NDArray[np.float32] = powers[np.arange(len(token_ids)), list(token_ids)] / powers.sum(axis=-1)
+    return chosen
 
 
 MEASURES: Mapping[str, Measure] = {"probability": probability, "margin": margin, "entropy": certainty}
