@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from builder.plan.make import gather
 from builder.repository import handover
 from builder.spec import LoadedPipeline, load_pipeline
 from tests.unit.tiny_models import make_tiny_model
+from tests.unit.trtllm.pair_double import Pair
 
 HOST = Host(memory=16 << 30, cores=2)
 WritePipeline = Callable[..., LoadedPipeline]
@@ -69,3 +70,16 @@ def exported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
 
     monkeypatch.setattr(handover, "export", export)
     return recipes
+
+
+@pytest.fixture
+def make_pair() -> Iterator[Any]:
+    made: list[Pair] = []
+
+    def make(**options: Any) -> Pair:
+        made.append(Pair(**options))
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.engine.stop()
