@@ -13,6 +13,7 @@ from builder.files import write_atomically
 from builder.spec.load import LoadedPipeline
 from builder.spec.pipeline import PipelineSpec
 from builder.weights import open_checkpoint, open_tokenizer
+from builder.weights.source import available
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,15 @@ class ExitStanding:
 
 
 def exit_standing(loaded: LoadedPipeline) -> ExitStanding | None:
-    """None where the pipeline has no early exit."""
-    if loaded.spec.early_exit.mode == "none":
+    """None where the pipeline has no early exit, or none that its backend could have."""
+    spec, command = loaded.spec, f"builder calibrate {loaded.path}"
+    if spec.early_exit.mode == "none":
         return None
-    return ExitStanding(read_calibration(loaded.path), wanted_calibration(loaded), f"builder calibrate {loaded.path}")
+    if spec.engine.chosen_backend == "torch_aot":
+        return ExitStanding(read_calibration(loaded.path), wanted_calibration(loaded), command)
+    if spec.engine.chosen_backend == "trtllm-engine" and spec.early_exit.mode == "answer":
+        return ExitStanding(read_calibration(loaded.path), wanted_engine_calibration(loaded), f"{command} --grpc HOST:PORT")
+    return None  # and the rules refuse it
 
 
 def record_file(pipeline: Path) -> Path:
@@ -81,6 +87,29 @@ def wanted_calibration(loaded: LoadedPipeline) -> dict[str, Any]:
     return made_for(spec, target.fingerprint, tokenizer, target.config.num_layers)
 
 
+def wanted_engine_calibration(loaded: LoadedPipeline) -> dict[str, Any]:
+    """`engines_made_for` of a calibration that would fit. Weights that are not on this machine are not compared: `build` has them."""
+    spec, base, known = loaded.spec, loaded.base, {}
+    if available(spec.target.weights, base):
+        known["target.weights"] = open_checkpoint(spec.target.weights, base).fingerprint
+        known["tokenizer"] = open_tokenizer(spec.target.weights, base).fingerprint
+    return known | engines_made_for(spec)
+
+
+def engines_made_for(spec: PipelineSpec) -> dict[str, Any]:
+    """What two served engines of trtllm-engine are made of, but for the fingerprints of weights and tokenizer."""
+    draft, trt = spec.used_draft, spec.engine.trt
+    return {
+        "target.dtype": spec.target.dtype,
+        "draft.layers": draft.layers if draft else None,
+        "draft.quantization": draft.quantization.model_dump(mode="json") if draft else None,
+        "engine.backend": spec.engine.chosen_backend,
+        "engine.tensorrt_llm.version": trt.version,
+        "engine.tensorrt_llm.logits_dtype": trt.logits_dtype,
+        **_asked_for(spec),
+    }
+
+
 def made_for(spec: PipelineSpec, weights: str, tokenizer: str, num_layers: int) -> dict[str, Any]:
     """`weights` and `tokenizer` are fingerprints."""
     exits = spec.early_exit
@@ -90,8 +119,14 @@ def made_for(spec: PipelineSpec, weights: str, tokenizer: str, num_layers: int) 
         "target.dtype": spec.target.dtype,
         "tokenizer": tokenizer,
         "early_exit.layers": ["auto", *layers] if exits.layers == "auto" else layers,  # of auto's, those that do not pay are dropped
-        "early_exit.max_pending": exits.max_pending,
-        "early_exit.protected_tokens": exits.protected_tokens,
+        **_asked_for(spec),
+    }
+
+
+def _asked_for(spec: PipelineSpec) -> dict[str, Any]:
+    return {
+        "early_exit.max_pending": spec.early_exit.max_pending,
+        "early_exit.protected_tokens": spec.early_exit.protected_tokens,
         "quality.max_disagreement": spec.quality.max_disagreement,
         "quality.confidence": spec.quality.confidence,
     }

@@ -36,7 +36,7 @@ def gather(pipeline: LoadedPipeline, host: Host) -> PlanContext:
         target_tokenizer=target.tokenizer,
         draft_tokenizer=draft.tokenizer if drafting else None,
         host=host,
-        exits=exit_standing(pipeline) if spec.engine.chosen_backend == "torch_aot" else None,
+        exits=exit_standing(pipeline),
     )
 
 

@@ -9,6 +9,7 @@ from builder.plan.context import PlanContext
 from builder.plan.finding import Finding
 from builder.plan.trtllm import common_rules, llmapi_rules
 from builder.plan.trtllm import engine_rules as trt_engine_rules
+from builder.plan.trtllm import exit_rules as trt_exit_rules
 from builder.spec.engine import Backend
 
 Rule = Callable[[PlanContext], Finding]
@@ -75,6 +76,9 @@ TRT_ENGINE_RULES: tuple[Rule, ...] = (
     trt_engine_rules.placeholders_filled,
     trt_engine_rules.pools_share_the_gpu,
     trt_engine_rules.kv_counts_both_models,
+    trt_exit_rules.exit_is_the_draft,
+    trt_exit_rules.exit_logits_gathered,
+    trt_exit_rules.exit_calibrated_on_engines,
 )
 
 LLMAPI_RULES: tuple[Rule, ...] = (
@@ -84,6 +88,7 @@ LLMAPI_RULES: tuple[Rule, ...] = (
     llmapi_rules.schedule_allowed,
     llmapi_rules.two_models_do_not_overlap,
     llmapi_rules.reuse_pool_shares_gpu,
+    trt_exit_rules.exit_supported,
 )
 
 _BY_BACKEND: dict[Backend, tuple[Rule, ...]] = {"torch_aot": RULES, "trtllm-engine": TRT_ENGINE_RULES, "trtllm-llmapi": LLMAPI_RULES}

@@ -44,13 +44,14 @@ class EarlyExit(Section):
     mode: Literal["none", "answer", "draft"] = Field(
         default="none",
         description="answer: a token whose confidence passes its layer's calibrated threshold leaves there, and the answer may differ from "
-        "the full model's; needs `builder calibrate` and speculation.proposer none. draft: the layers below an exit propose tokens and the "
-        "others verify them, which keeps every token; needs `builder calibrate` and speculation.proposer early_exit. none: no exits.",
+        "the full model's; needs `builder calibrate` and speculation.proposer none, or on trtllm-engine a draft of the target's own first "
+        "layers, which is the exit there. draft: the layers below an exit propose tokens and the others verify them, which keeps every "
+        "token; needs `builder calibrate` and speculation.proposer early_exit. none: no exits.",
     )
     layers: Literal["auto"] | Layers = Field(
         default="auto",
         description="Layers after which a token may leave: [20, 25] is the 20th and 25th, both of them. auto: of two thirds "
-        "and five sixths of the depth those that save most time, by the weights that a step reads.",
+        "and five sixths of the depth those that save most time, by the weights that a step reads. trtllm-engine: draft.layers says it.",
     )
     max_pending: int = Field(
         default=4,

@@ -137,9 +137,11 @@ def world_size_fits(context: PlanContext) -> Finding:
 
 
 def proposer_supported(context: PlanContext) -> Finding:
-    """Not every proposer exists outside torch_aot; no release has layer early exit."""
+    """Not every proposer exists outside torch_aot; no release has layer early exit, of which the rules about exits speak."""
     rule, backend = "proposer-supported", context.spec.engine.chosen_backend
     proposer, allowed = context.spec.speculation.proposer, PROPOSERS[backend]
+    if proposer == "early_exit":
+        return Finding(rule, True, "not looked at, see early_exit.mode")
     if proposer in allowed:
         return Finding(rule, True, f"{backend} has {proposer}")
     return Finding(rule, False, f"{backend} has no proposer {proposer}", f"Set speculation.proposer to {listed(allowed, 'or')}")
@@ -151,7 +153,7 @@ def settings_supported(context: PlanContext) -> Finding:
     admits = spec.engine.chosen_backend == "trtllm-engine"  # our loop decides who runs; LLM() does so itself
     idle = {
         "draft.vocabulary": spec.used_draft is not None and spec.used_draft.vocabulary != "all",
-        "early_exit.mode": spec.early_exit.mode != "none",
+        "early_exit.layers": spec.early_exit.layers != "auto",
         "speculation.control.early_stop": spec.speculation.control.early_stop,
         "engine.policy": spec.engine.policy != "fcfs" and not admits,
         "engine.kv_cache.prefix_isolation": spec.engine.kv_cache.prefix_isolation != "none",

@@ -38,7 +38,8 @@ def build_flags(context: PlanContext, role: Role) -> dict[str, Setting]:
     }
     if context.draft is not None and role == "target":
         flags |= {"speculative_decoding_mode": DRAFT_TOKENS_EXTERNAL, "max_draft_len": context.draft_tokens}
-    if context.draft is not None and trt.draft_logits:
+    exits = context.spec.early_exit.mode == "answer" and role == "draft"
+    if context.draft is not None and (trt.draft_logits or exits):
         flags["gather_generation_logits"] = True
     return flags | trt.model(role).flags
 

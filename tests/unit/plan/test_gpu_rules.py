@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from builder.plan.calibration import CalibrationRecord, ExitStanding
 from builder.plan.report import check
 from builder.plan.rules import LLMAPI_RULES, TRT_ENGINE_RULES
+from builder.plan.trtllm.flags import build_flags
 from builder.weights.shape import read_shape
 from tests.unit.plan.conftest import BASE, MakeContext
 
@@ -44,6 +47,14 @@ def make_gpu(make_context: MakeContext) -> MakeContext:
         return make_context(target=sections.pop("target", {"weights": "7b"}), base_models=(target, draft), **shapes, **sections)
 
     return make
+
+
+CUT = {"weights": "same", "layers": 8, "quantization": {"group_size": 128}}  # the target's own first layers
+RECORD = CalibrationRecord("exits-1", "1", {"tokenizer": "t"}, True, "At most 2 %.")
+UNBOUNDED = replace(RECORD, bounded=False)
+CALIBRATED = ExitStanding(RECORD, {"tokenizer": "t"}, "builder calibrate p.yaml --grpc HOST:PORT")
+OWN = {"num_layers": 32, "hidden_size": 4096, "intermediate_size": 11008, "num_heads": 32, "num_kv_heads": 32, "head_dim": 128}
+EXITS: dict[str, Any] = {"early_exit": {"mode": "answer"}, "draft": CUT, "exits": CALIBRATED, "draft_model": OWN}
 
 
 def flags(role: str, **values: Any) -> dict[str, Any]:
@@ -116,6 +127,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "Leave",
     ),
     ("kv-counts-both", parameters("target", max_tokens_in_paged_kv_cache=40960), "Leave"),
+    ("settings-supported", EXITS | {"early_exit": {"mode": "answer", "layers": [20]}}, "Leave it out"),
+    ("exit-is-the-draft", EXITS | {"draft": DRAFT}, "draft.weights to same"),
+    ("exit-is-the-draft", EXITS | {"draft": CUT | {"layers": "all"}}, "draft.layers to less than 32"),
+    ("exit-is-the-draft", EXITS | {"speculation": {"proposer": "hybrid"}}, "proposer to draft_model"),
+    ("exit-is-the-draft", EXITS | {"speculation": {"proposer": "none"}, "draft": None}, "proposer to draft_model"),
+    ("exit-is-the-draft", {"early_exit": {"mode": "draft"}, "speculation": {"proposer": "early_exit"}}, "early_exit.mode to none"),
+    ("exit-logits-gathered", EXITS | {"trt": {"draft": {"flags": {"gather_generation_logits": False}}}}, "early_exit.mode to none"),
+    ("exit-calibrated", EXITS | {"exits": replace(CALIBRATED, wanted={"tokenizer": "u"})}, "builder calibrate p.yaml --grpc"),
+    ("exit-calibrated", EXITS | {"exits": replace(CALIBRATED, record=UNBOUNDED)}, "max_disagreement"),
 ]
 
 
@@ -147,6 +167,9 @@ def test_a_rule_refuses_what_it_is_for_and_nothing_else(make_gpu: MakeContext, r
         ("settings-supported", {"engine": {"policy": "fair"}}),
         ("proposer-supported", {"speculation": {"proposer": "hybrid"}}),
         ("settings-supported", {"chargeback": {"tenants": ["a"]}, "serving": {"tenants": {"a": {"share": 2}}}}),
+        ("exit-is-the-draft", EXITS),
+        ("exit-logits-gathered", EXITS | {"trt": {"draft_logits": True}}),
+        ("exit-calibrated", EXITS | {"exits": replace(CALIBRATED, record=None)}),
     ],
 )
 def test_a_rule_allows_what_just_fits(make_gpu: MakeContext, rule: str, change: dict[str, Any]) -> None:
@@ -184,6 +207,8 @@ REFUSED_LLMAPI: list[tuple[str, dict[str, Any], str]] = [
     ("awq-format-supported", {"draft": DRAFT | {"quantization": {"group_size": 64}}}, "128"),
     ("trtllm-version-supported", {"trt": {"version": "1.9.0"}}, "1.2.x or 1.3.x"),
     ("settings-supported", {"chargeback": {"tenants": ["a"]}, "serving": {"tenants": {"a": {"share": 2}}}}, "torch_aot"),
+    ("exit-supported", {"early_exit": {"mode": "answer"}}, "trtllm-engine"),
+    ("exit-supported", {"early_exit": {"mode": "draft"}, "speculation": {"proposer": "early_exit"}}, "trtllm-engine"),
 ]
 
 
@@ -212,6 +237,18 @@ def test_sound_arguments_pass_every_rule(make_gpu: MakeContext, change: dict[str
 def test_every_rule_of_arguments_has_a_refusal_tested_here(make_gpu: MakeContext) -> None:
     own = {rule(make_gpu(engine=LLMAPI)).id for rule in LLMAPI_RULES} - {rule(make_gpu()).id for rule in TRT_ENGINE_RULES}
     assert own | {"names-of-version", "draft-tokens-within-engine", "kv-pools-share-gpu"} <= {rule for rule, _, _ in REFUSED_LLMAPI}
+
+
+def test_a_pipeline_that_is_not_calibrated_yet_is_told_the_command(make_gpu: MakeContext) -> None:
+    plan = check(make_gpu(**EXITS | {"exits": replace(CALIBRATED, record=None)}))
+    message = next(finding.message for finding in plan.findings if finding.id == "exit-calibrated")
+    assert "nothing leaves" in message and "builder calibrate p.yaml --grpc" in message
+
+
+def test_only_the_draft_gathers_logits_for_exits(make_gpu: MakeContext) -> None:
+    context = make_gpu(**EXITS)
+    assert build_flags(context, "draft")["gather_generation_logits"] is True
+    assert "gather_generation_logits" not in build_flags(context, "target")
 
 
 def test_a_name_of_another_version_is_named_with_that_version(make_gpu: MakeContext) -> None:
