@@ -21,13 +21,12 @@ from builder.compile.torch_aot.folder import read_info
 from builder.compile.torch_aot.library import folder_name, source_fingerprint
 from builder.engine_recipe import EngineRecipe, compile_engines, engine_recipes
 from builder.errors import CheckError
-from builder.plan.calibration import read_calibration
 from builder.plan.make import make_plan
 from builder.progress import NoProgress, Progress
 from builder.quality.gates import SKIPPED
 from builder.quality.staged import verify_staged
+from builder.repository.calibrated import find_calibrated
 from builder.repository.engine import DRAFT, KERNELS, TARGET
-from builder.repository.exits import EXITS, read_calibration_file
 from builder.repository.live import serving_version
 from builder.repository.publish import Release, find_published, publish, resume
 from builder.repository.server_group import Server
@@ -93,7 +92,8 @@ def build_pipeline(
     progress.advance("checked")
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
     recipes = engine_recipes(pipeline, tokenizer, alignment)
-    release = _with_exits(pipeline, _release(pipeline, tokenizer, recipes, cache), cache)
+    release, exits = _release(pipeline, tokenizer, recipes, cache), find_calibrated(pipeline, cache)
+    release = exits.join(release) if exits else release
     version = find_published(repository, release.pipeline, release.fingerprint)
     cached, changed = version is not None, changed_parts(repository, release)
     if version is None:
@@ -130,20 +130,6 @@ def compile_target(pipeline: LoadedPipeline, cache: Path, progress: Progress) ->
     compile_engines(recipes, cache, progress)
     target = release.engines[TARGET]
     return Parts(target, target, release.engines[KERNELS], release.tokenizer), release.fingerprints
-
-
-def _with_exits(pipeline: LoadedPipeline, release: Release, cache: Path) -> Release:
-    """The release with the calibrated exit heads, where the pipeline has early exit; the plan has checked that they fit it."""
-    record = read_calibration(pipeline.path) if pipeline.spec.early_exit.mode != "none" else None
-    if record is None:
-        return release
-    folder = cache / record.folder
-    if not folder.is_dir():
-        what = "the calibrated exit heads are not in the engine cache any more"
-        raise CheckError(what, where=str(folder), mend=f"Run `builder calibrate {pipeline.path}` again")
-    results = {**release.results, "early_exit": read_calibration_file(folder)}
-    fingerprints = {**release.fingerprints, "exits": record.fingerprint}
-    return replace(release, engines={**release.engines, EXITS: folder}, fingerprints=fingerprints, results=results)
 
 
 def _release(pipeline: LoadedPipeline, tokenizer: TokenizerFiles, recipes: list[EngineRecipe], cache: Path) -> Release:

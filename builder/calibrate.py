@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from builder.build import compile_target
 from builder.compile.cache import cached_folder, default_cache
@@ -15,31 +13,12 @@ from builder.errors import CheckError
 from builder.exits.calibrate import Limits, make_calibration, make_heads
 from builder.exits.guarantee import Bound
 from builder.exits.recipe import CalibrationOptions, HeadsRecipe
+from builder.exits.result import CalibrationResult
 from builder.plan.calibration import CalibrationRecord, made_for, record_file, write_calibration
 from builder.progress import NoProgress, Progress
 from builder.repository.exits import read_calibration_file
 from builder.spec.load import load_pipeline
 from builder.weights import open_checkpoint
-
-
-@dataclass(frozen=True)
-class CalibrationResult:
-    """`found` is calibration.json; `cached`: nothing had to be trained or tested."""
-
-    pipeline: str
-    record: Path
-    found: dict[str, Any]
-    cached: bool
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "pipeline": self.pipeline,
-            "record": self.record.name,
-            "cached": self.cached,
-            "seconds": round(self.seconds, 1),
-            **self.found,
-        }
 
 
 def calibrate_pipeline(

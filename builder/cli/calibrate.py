@@ -1,4 +1,4 @@
-"""`builder calibrate`: train exit heads and find thresholds whose disagreement with the full model is bounded."""
+"""`builder calibrate`: find thresholds of early exit whose disagreement with the full model is bounded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rich.table import Table
 from builder.cli.console import err, out, print_json
 from builder.cli.options import Json, Pipeline
 from builder.cli.stages import show_stages
+from builder.errors import SpecError
 from builder.spec.load import load_pipeline
 
 if TYPE_CHECKING:  # calibration imports torch: seconds that --help must not pay
-    from builder.calibrate import CalibrationResult
+    from builder.exits.result import CalibrationResult
 
 REPORTS = Path("reports")
 
@@ -26,6 +27,9 @@ def calibrate(
     minutes: Annotated[float | None, typer.Option(min=0.1, max=1440, help="Time it may take.", show_default="of pipeline.yaml")] = None,
     answers: Annotated[int | None, typer.Option(min=20, help="Answers the target writes.", show_default="of pipeline.yaml")] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Seed.", show_default="of pipeline.yaml")] = None,
+    grpc: Annotated[
+        str | None, typer.Option(help="trtllm-engine: HOST:PORT of the server with both engines.", show_default="of pipeline.yaml")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="Folder for report.html and report.json.", show_default="reports/calibrate-NAME-TIME")
     ] = None,
@@ -36,11 +40,16 @@ def calibrate(
     The target writes the text itself. An interrupted run goes on where it stood; the same run again is a cache hit. What was found is
     recorded in NAME.calibration.json beside the pipeline, and builds with early_exit.mode answer go by it.
 
+    With trtllm-engine the exit is the draft, and nothing is trained: the two served engines are asked, and always anew.
+
     Example: `builder calibrate pipelines/smollm2-early-exit.yaml --text mine.jsonl`
+
+    Example: `builder calibrate pipelines/llama-exit-a100.yaml --grpc gpu-host:8001`
     """
     from builder.calibrate import calibrate_pipeline
     from builder.exits.recipe import CalibrationOptions
     from builder.exits.report import write_report
+    from builder.exits.served_calibration import calibrate_engines
 
     loaded = load_pipeline(pipeline)
     asked = CalibrationOptions.of(loaded.spec.early_exit.calibration, loaded.base)
@@ -50,8 +59,14 @@ def calibrate(
         asked.seed if seed is None else seed,
         text or asked.text,
     )
+    served = loaded.spec.engine.chosen_backend == "trtllm-engine"
+    if grpc is not None and not served:
+        raise SpecError("--grpc is for pipelines of trtllm-engine", where=str(pipeline), mend="Leave it out")
     with show_stages() as progress:
-        result = calibrate_pipeline(pipeline, options, progress=progress)
+        if served:
+            result = calibrate_engines(pipeline, options, address=grpc, progress=progress)
+        else:
+            result = calibrate_pipeline(pipeline, options, progress=progress)
     folder = report or REPORTS / f"calibrate-{result.pipeline}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     page = write_report(result.pipeline, result.found, folder)
     if json:
@@ -62,7 +77,7 @@ def calibrate(
 
 
 def _show(result: CalibrationResult) -> None:
-    from builder.exits.report import drafts_sentence
+    from builder.exits.report import drafting_sentence
 
     found = result.found
     table = Table("layer", box=None, pad_edge=False)
@@ -78,7 +93,7 @@ def _show(result: CalibrationResult) -> None:
         soft_wrap=True,
     )
     out.print(found["guarantee"], soft_wrap=True)
-    out.print(drafts_sentence(found["draft"]), soft_wrap=True)
+    out.print(drafting_sentence(found), soft_wrap=True)
 
 
 def _row(entry: dict[str, Any], measure: str) -> tuple[str, ...]:

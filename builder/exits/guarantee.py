@@ -62,6 +62,7 @@ class Calibration:
     reliability: list[list[dict[str, float]]]  # by layer, of the chosen measure
     tested: int  # answers
     held_out: HeldOut
+    made_with: str = "weights, tokenizer and heads"
 
     @property
     def guarantee(self) -> str:
@@ -74,14 +75,13 @@ class Calibration:
         return (
             f"With {sure} confidence, at most {most} of an answer's tokens, on average over answers, differ from what the full model would "
             f"have said at the same place. Tested on {self.tested} answers; it holds for greedy answers (temperature 0) of up to "
-            f"{ANSWER_TOKENS} tokens to prompts like those, with these weights, tokenizer and heads. It is agreement with the full model, "
+            f"{ANSWER_TOKENS} tokens to prompts like those, with these {self.made_with}. It is agreement with the full model, "
             "not truth, and says nothing of how answers go on after a token that differs."
         )
 
     def to_json(self) -> dict[str, Any]:
-        fields = {
-            name: value for name, value in asdict(self).items() if name not in ("layers", "thresholds", "before", "after", "separation")
-        }
+        told_otherwise = ("layers", "thresholds", "before", "after", "separation", "made_with")
+        fields = {name: value for name, value in asdict(self).items() if name not in told_otherwise}
         if self.choice is not None:
             fields["choice"] |= {"thresholds": self.thresholds}  # JSON has no infinity
         rows = zip(self.layers, self.thresholds, self.before, self.after, self.held_out.shares, strict=True)
@@ -104,7 +104,7 @@ def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound,
 
     `keep_all`: tokens leave at all `layers` where thresholds allow it; else at those of them that save most by their `costs`.
     """
-    separation = {measure: _separation(scores.answers(measure, Part.CHOOSE)) for measure in MEASURES}
+    separation = {measure: separations(scores.answers(measure, Part.CHOOSE)) for measure in MEASURES}
     measure = max(separation, key=lambda name: float(np.mean(separation[name])))
     tested = scores.answers(measure, Part.TEST)
     learned = scores.answers(measure, Part.CHOOSE)
@@ -112,6 +112,9 @@ def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound,
     choice = choose(tested, chances, bound.max_disagreement, bound.confidence, bound.limits, ANSWER_TOKENS)
     thresholds = choice.thresholds if choice else (np.inf,) * len(layers)
     held_out = scores.answers(measure, Part.HELD_OUT)
+    left = exits(held_out, np.array(thresholds), bound.limits)
+    looked_at = asked(left, held_out.lengths, bound.limits)
+    time = time_a_token(left, looked_at, np.isfinite(thresholds).tolist(), costs)
     before, after = scores.agreement(Part.HELD_OUT)
     return Calibration(
         layers=layers,
@@ -123,9 +126,9 @@ def calibrate(scores: Scores, layers: tuple[int, ...], depth: int, bound: Bound,
         separation=separation,
         before=tuple(before),
         after=tuple(after),
-        reliability=[[asdict(point) for point in _reliability(held_out, place)] for place in range(len(layers))],
+        reliability=reliabilities(held_out),
         tested=len(tested.lengths),
-        held_out=_look(held_out, np.array(thresholds), layers, depth, bound.limits, costs),
+        held_out=look(held_out, left, layers, depth, 1 / time),
     )
 
 
@@ -144,19 +147,19 @@ def _of_layers_that_pay(learned: Answers, bound: Bound, costs: Sequence[Costs]) 
     return min(found, key=lambda each: each[0])[1] if found else everywhere
 
 
-def _separation(answers: Answers) -> list[float]:
+def separations(answers: Answers) -> list[float]:
+    """AUROC by layer."""
     return [auroc(answers.confidence[:, place], answers.right[:, place]) for place in range(answers.right.shape[1])]
 
 
-def _reliability(answers: Answers, place: int) -> list[Any]:
-    return reliability(answers.confidence[:, place], answers.right[:, place])
+def reliabilities(answers: Answers) -> list[list[dict[str, float]]]:
+    """Points of the reliability diagram, by layer."""
+    columns = range(answers.right.shape[1])
+    return [[asdict(point) for point in reliability(answers.confidence[:, place], answers.right[:, place])] for place in columns]
 
 
-def _look(
-    answers: Answers, thresholds: NDArray[np.float64], layers: tuple[int, ...], depth: int, limits: ExitLimits, costs: Sequence[Costs]
-) -> HeldOut:
-    left = exits(answers, thresholds, limits)
-    looked_at = asked(left, answers.lengths, limits)
+def look(answers: Answers, left: NDArray[np.int64], layers: tuple[int, ...], depth: int, speedup: float) -> HeldOut:
+    """What `left` [tokens], the place in `layers` each token leaves at or FULL, comes to."""
     gone = left != FULL
     wrong = gone & ~np.take_along_axis(answers.right, np.maximum(left, 0)[:, None], axis=1)[:, 0]
     ran = np.where(gone, np.array(layers)[left], depth)
@@ -167,5 +170,5 @@ def _look(
         of_exits=float(wrong.sum() / max(1, gone.sum())),
         shares=tuple(float((left == place).mean()) for place in range(len(layers))),
         average_layers=float(ran.mean()),
-        predicted_speedup=1 / time_a_token(left, looked_at, np.isfinite(thresholds).tolist(), costs),
+        predicted_speedup=speedup,
     )

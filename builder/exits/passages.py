@@ -18,6 +18,7 @@ from builder.text import Tokenizer
 
 ANSWER_TOKENS = 96
 SHORTEST_ANSWER = 4  # tokens
+Wanted = tuple[tuple[int, ...], SamplingParams]  # a prompt's ids, and how to go on with them
 
 
 class Part(IntEnum):
@@ -52,19 +53,33 @@ def part_of(prompt: Prompt) -> Part:
 
 def write_questions(engine: Engine, tokenizer: Tokenizer, starts: Sequence[tuple[str, int]]) -> list[Prompt]:
     """The target goes on with each beginning; those that came to nothing are left out."""
-    room = engine.settings.max_seq_len // 2
-    asked = [(tuple(questions.opened(words, tokenizer)[-room:]), questions.sampling(seed)) for words, seed in starts]
-    written = _run(engine, asked)
+    return read_questions(starts, _run(engine, to_go_on(starts, tokenizer, engine.settings.max_seq_len)), tokenizer)
+
+
+def to_go_on(starts: Sequence[tuple[str, int]], tokenizer: Tokenizer, room: int) -> list[Wanted]:
+    """What to ask the target for, of a context of `room` tokens, so that it goes on with each beginning."""
+    return [(tuple(questions.opened(words, tokenizer)[-(room // 2) :]), questions.sampling(seed)) for words, seed in starts]
+
+
+def read_questions(starts: Sequence[tuple[str, int]], written: Sequence[tuple[int, ...]], tokenizer: Tokenizer) -> list[Prompt]:
     found = [questions.question(words, tokenizer.decode(ids), tokenizer) for (words, _), ids in zip(starts, written, strict=True)]
     return [prompt for prompt in found if prompt is not None]
 
 
 def write_passages(engine: Engine, tokenizer: Tokenizer, prompts: Sequence[Prompt]) -> list[Passage]:
     """The target's greedy answers."""
-    room = engine.settings.max_seq_len
+    wanted = to_answer(prompts, tokenizer, engine.settings.max_seq_len)
+    return read_passages(prompts, wanted, _run(engine, wanted))
+
+
+def to_answer(prompts: Sequence[Prompt], tokenizer: Tokenizer, room: int) -> list[Wanted]:
+    """What to ask the target for, of a context of `room` tokens, so that it answers each prompt greedily."""
     ids = [fitting_tokens(prompt, tokenizer, room) for prompt in prompts]
-    answers = _run(engine, [(prompt, SamplingParams(max_tokens=min(ANSWER_TOKENS, room - len(prompt)))) for prompt in ids])
-    made = (Passage(asked, answer, part_of(prompt)) for prompt, asked, answer in zip(prompts, ids, answers, strict=True))
+    return [(prompt, SamplingParams(max_tokens=min(ANSWER_TOKENS, room - len(prompt)))) for prompt in ids]
+
+
+def read_passages(prompts: Sequence[Prompt], wanted: Sequence[Wanted], written: Sequence[tuple[int, ...]]) -> list[Passage]:
+    made = (Passage(asked, answer, part_of(prompt)) for prompt, (asked, _), answer in zip(prompts, wanted, written, strict=True))
     return [passage for passage in made if passage.rows >= SHORTEST_ANSWER]
 
 
@@ -75,7 +90,7 @@ def text_passages(prompts: Sequence[Prompt], tokenizer: Tokenizer, room: int) ->
     ]
 
 
-def _run(engine: Engine, wanted: Iterable[tuple[tuple[int, ...], SamplingParams]]) -> list[tuple[int, ...]]:
+def _run(engine: Engine, wanted: Iterable[Wanted]) -> list[tuple[int, ...]]:
     """Answers in order, as many at once as the engine runs. BuildError when one fails."""
     written: list[list[int]] = []
     waiting = list(enumerate(wanted))[::-1]

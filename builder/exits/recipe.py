@@ -48,7 +48,7 @@ class HeadsRecipe:
     def fingerprint(self) -> str:
         options = self.options
         made_of = [FORMAT, self.target, self.tokenizer, self.layers, options.minutes, options.answers, options.seed]
-        return _digest([*made_of, prompts_fingerprint(self.prompts)])
+        return digest([*made_of, prompts_fingerprint(self.prompts)])
 
     @property
     def folder_name(self) -> str:
@@ -56,8 +56,9 @@ class HeadsRecipe:
 
     def calibrated(self, bound: Bound, *, keep_all: bool) -> str:
         """Fingerprint of these heads with thresholds for `bound`, of all layers or of those that pay."""
-        return _digest([THRESHOLDS, self.fingerprint, *astuple(bound), keep_all])
+        return digest([THRESHOLDS, self.fingerprint, *astuple(bound), keep_all])
 
 
-def _digest(made_of: list[object]) -> str:
+def digest(made_of: list[object]) -> str:
+    """SHA-256 over values that JSON knows."""
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()

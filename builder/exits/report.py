@@ -23,15 +23,21 @@ def write_report(pipeline: str, found: dict[str, Any], folder: Path) -> Path:
     page = environment.get_template("report.html.jinja").render(
         pipeline=pipeline,
         found=found,
-        drafts=drafts_sentence(found["draft"]),
+        drafts=drafting_sentence(found),
         tables=[layers_table(found)],
         plots={title: Markup(plot) for title, plot in plots.items()},  # noqa: S704 - made by our own plots
     )
     return save(folder, page, report=found)
 
 
-def drafts_sentence(draft: dict[str, Any]) -> str:
-    """What mode draft would come to, by calibration.json's `draft`."""
+def drafting_sentence(found: dict[str, Any]) -> str:
+    """What drafts that are all verified would come to, by calibration.json: those of the exit that drafts best, or of the draft model."""
+    if "speculation" in found:
+        return (
+            f"The same drafts, all verified: {found['speculation']['predicted_speedup']:.2f}x by weights read, "
+            f"{found['speculation']['draft_tokens']} tokens a round, on the same answers. That changes no token."
+        )
+    draft = found["draft"]
     return (
         f"Mode draft: the exit after layer {draft['layer']} drafts where it is {draft['threshold']:.2f} sure or more, and "
         f"{draft['kept'] / max(1, draft['drafted']):.0%} of its tokens are kept: {draft['predicted_speedup']:.2f}x by weights read, on "

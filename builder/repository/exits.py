@@ -11,6 +11,7 @@ from builder.decoding.exits.confidence import MEASURES
 from builder.decoding.exits.rule import ExitLimits
 from builder.errors import EngineError
 from builder.runtime.exits import ExitHead, ExitPoint, Exits
+from builder.runtime.pair_exit import PairExit
 
 EXITS = "exits"  # folder inside a version of `<p>_decode`
 CALIBRATION_FILE = "calibration.json"
@@ -43,6 +44,17 @@ def open_exits(folder: Path, load: Callable[[Path], ExitHead]) -> Exits:
         for entry in found["layers"]
         if entry["threshold"] is not None
     )
+    return Exits(points, MEASURES[found["measure"]], _limits(found), found["temperature"])
+
+
+def open_pair_exit(folder: Path, ends: frozenset[int]) -> PairExit:
+    """`folder` as the calibration of two served engines makes it; `ends` are the end-of-sequence tokens. EngineError when it cannot be
+    read."""
+    found = read_calibration_file(folder)
+    (entry,) = found["layers"]
+    return PairExit(entry["layer"], found["depth"], entry["threshold"], _limits(found), ends, found["temperature"])
+
+
+def _limits(found: dict[str, Any]) -> ExitLimits:
     bound = found["bound"]
-    limits = ExitLimits(bound["max_pending"], bound.get("protected_tokens", 1))  # 1: a version built when there were none
-    return Exits(points, MEASURES[found["measure"]], limits, found["temperature"])
+    return ExitLimits(bound["max_pending"], bound.get("protected_tokens", 1))  # 1: a version built when there were none

@@ -24,6 +24,7 @@ from builder.plan.make import gather
 from builder.plan.report import check
 from builder.plan.trtllm.flags import Role
 from builder.progress import Progress
+from builder.repository.calibrated import find_calibrated
 from builder.repository.ensemble import ModelNames
 from builder.repository.handover_folder import write_folder
 from builder.repository.manifest import now, tool_versions
@@ -65,6 +66,7 @@ def hand_over(pipeline: LoadedPipeline, folder: Path, cache: Path, progress: Pro
     context = gather(pipeline, this_host())
     check(context).require()
     progress.advance("checked")
+    exits = find_calibrated(pipeline, cache)
     recipes = _recipes(context)
     tokenizer = open_tokenizer(pipeline.spec.target.weights, pipeline.base)
     checkpoints = {role: _export(pipeline, role, recipe, cache, progress) for role, recipe in recipes.items()}
@@ -86,7 +88,7 @@ def hand_over(pipeline: LoadedPipeline, folder: Path, cache: Path, progress: Pro
         created=now(),
     )
     try:
-        write_folder(folder, context, checkpoints, tokenizer, made.to_json())
+        write_folder(folder, context, checkpoints, tokenizer, made.to_json(), exits)
     except OSError as error:
         where = str(error.filename or folder)
         raise RepositoryError(

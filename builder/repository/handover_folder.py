@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from builder.files import link_tree, sync_folder, write_atomically
 from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import Role
 from builder.repository import config_pbtxt
+from builder.repository.calibrated import CalibratedExits
 from builder.repository.handed_over import SUMMARY
 from builder.repository.llmapi import ARGUMENTS, write_arguments
 from builder.repository.pair import PAIR, write_pair
@@ -25,9 +27,15 @@ from builder.weights import TokenizerFiles
 
 
 def write_folder(
-    folder: Path, context: PlanContext, checkpoints: Mapping[Role, Path], tokenizer: TokenizerFiles, summary: Mapping[str, Any]
+    folder: Path,
+    context: PlanContext,
+    checkpoints: Mapping[Role, Path],
+    tokenizer: TokenizerFiles,
+    summary: Mapping[str, Any],
+    exits: CalibratedExits | None = None,
 ) -> None:
     """Beside its place and renamed: readers see the whole old folder or the whole new one."""
+    release = _release(context, checkpoints, tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -36,9 +44,10 @@ def write_folder(
             for role, source in checkpoints.items():
                 link_tree(source, staged / "checkpoints" / role)
             _write_engine_models(staged, context)
-            _publish(staged, context, checkpoints, tokenizer, PAIR, write_pair)
+            _publish(staged, context, exits.join(release) if exits else release, PAIR, write_pair)
         else:
-            _publish(staged, context, checkpoints, tokenizer, ARGUMENTS, write_arguments, models=checkpoints)
+            models = {str(role): source for role, source in checkpoints.items()}
+            _publish(staged, context, replace(release, engines=models), ARGUMENTS, write_arguments)
         write_atomically(staged / SUMMARY, json.dumps(summary, indent=2) + "\n")
         _replace(folder, staged)
     finally:
@@ -57,29 +66,25 @@ def _write_engine_models(staged: Path, context: PlanContext) -> None:
         (staged / name).chmod(0o755)
 
 
-def _publish(
-    staged: Path,
-    context: PlanContext,
-    checkpoints: Mapping[Role, Path],
-    tokenizer: TokenizerFiles,
-    name: str,
-    write: Callable[[Path, PlanContext], None],
-    models: Mapping[Role, Path] | None = None,
-) -> None:
-    """A version like any other, whose decode model goes by what `write` puts into its folder `name`, and by `models` where it loads
-    them itself. Not verified: that takes the GPU."""
-    settings = staged / name
-    settings.mkdir()
-    write(settings, context)
-    release = Release(
+def _release(context: PlanContext, checkpoints: Mapping[Role, Path], tokenizer: TokenizerFiles) -> Release:
+    """Of everything but the folders that its decode model goes by."""
+    return Release(
         pipeline=context.spec.metadata.name,
         spec=context.spec.model_dump(mode="json"),
         fingerprints={"tokenizer": tokenizer.fingerprint, **{role: folder.name for role, folder in checkpoints.items()}},
         tokenizer=tokenizer_texts(tokenizer),
-        engines={name: settings} | {str(role): source for role, source in (models or {}).items()},
+        engines={},
     )
+
+
+def _publish(staged: Path, context: PlanContext, release: Release, name: str, write: Callable[[Path, PlanContext], None]) -> None:
+    """A version like any other, whose decode model goes by what `write` puts into its folder `name` too. Not verified: that takes the
+    GPU."""
+    settings = staged / name
+    settings.mkdir()
+    write(settings, context)
     (staged / REPOSITORY).mkdir(exist_ok=True)
-    publish(staged / REPOSITORY, release)
+    publish(staged / REPOSITORY, replace(release, engines={name: settings, **release.engines}))
     shutil.rmtree(settings)
 
 

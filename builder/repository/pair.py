@@ -10,6 +10,7 @@ from builder.errors import RepositoryError
 from builder.plan.context import PlanContext
 from builder.plan.trtllm.flags import roles
 from builder.repository.engine_client import Connection, EngineClient
+from builder.repository.exits import EXITS, open_pair_exit
 from builder.repository.layout import GRPC_ADDRESS, TOKENIZER_FOLDER
 from builder.repository.settings import engine_settings
 from builder.repository.tokenizer import eos_token_ids, load_tokenizer
@@ -29,7 +30,8 @@ def write_pair(folder: Path, context: PlanContext) -> None:
 
 
 def open_pair(version_folder: Path, spec: PipelineSpec, *, observer: Observer | None = None) -> PairEngine:
-    """The decode loop of a version folder, not started. RepositoryError for a folder that is not whole.
+    """The decode loop of a version folder, not started, with early exit where the version was calibrated for it. RepositoryError or
+    EngineError for a folder that is not whole.
 
     The models are called when requests come: they may load after this one.
     """
@@ -39,13 +41,15 @@ def open_pair(version_folder: Path, spec: PipelineSpec, *, observer: Observer | 
     except (OSError, ValueError) as error:
         raise RepositoryError(f"cannot be read ({error})", where=str(path), mend="Run `builder build` again") from error
     names, server = EngineModels.of(spec.metadata.name), Connection(grpc_address(spec))
+    ends, exits = eos_token_ids(tokenizer), version_folder / EXITS
     return PairEngine(
         EngineClient(server, names.target),
         EngineClient(server, names.draft) if "draft" in known["models"] else None,
         engine_settings(spec),
         vocab_size=known["vocab_size"],
-        eos_token_ids=eos_token_ids(tokenizer),
+        eos_token_ids=ends,
         draft_logits=spec.engine.trt.draft_logits,
+        exit_at=open_pair_exit(exits, ends) if exits.is_dir() else None,
         tokenizer=load_tokenizer(tokenizer),
         observer=observer,
         close=server.close,

@@ -6,12 +6,14 @@ The backend keeps its own paged cache and batches what is in flight, so nothing 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from builder.decoding.params import SamplingParams
+from builder.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,14 @@ class EngineModel(Protocol):
     def generate(self, call: EngineCall) -> Replies:
         """One reply, or with `streams` one for each token. Closing the generator ends the request. EngineError when it fails."""
         ...
+
+
+async def whole_reply(model: EngineModel, call: EngineCall) -> EngineReply:
+    """The reply of a call that does not stream; the backend may end it with an empty one. EngineError when there is no token in it."""
+    whole = EngineReply(())
+    async with aclosing(model.generate(call)) as replies:
+        async for reply in replies:
+            whole = reply if reply.token_ids else whole
+    if not whole.token_ids:
+        raise EngineError("the model replied without a token")
+    return whole

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from builder.decoding.proposers import Draft
 from builder.decoding.proposers.ngram import lookup
 from builder.errors import EngineError
-from builder.runtime.engine_model import EngineCall, EngineModel, EngineReply
+from builder.runtime.engine_model import EngineCall, EngineModel, whole_reply
 from builder.runtime.flight import Flight, InFlight
 from builder.runtime.pair_exit import PairExit
 from builder.runtime.sequence import Sequence
@@ -78,7 +78,7 @@ class PairDecoder:
         call = self._call(sequence, len(rest) + 1, Drawer.TARGET)
         call = replace(call, token_ids=call.token_ids + sure, draft=rest, draft_logits=logits if self._judges_by_logits(sequence) else None)
         with self._in_flight.fly("target", len(drafted) + 1) as flight:  # those that left are rows too
-            reply = await _only(self._target, call)
+            reply = await whole_reply(self._target, call)
         draft = Draft(list(drafted), copied=bool(drafted) and drafting is None)
         return Won(sure + reply.token_ids, flight, limit, draft, left, _agreeing(rest, reply.token_ids), drafting)
 
@@ -110,7 +110,7 @@ class PairDecoder:
             call = replace(call, sampling=replace(call.sampling, temperature=0.0), seed=None)
         with self._in_flight.fly("draft", 1) as flight:
             try:
-                reply = await _only(self._draft, call)
+                reply = await whole_reply(self._draft, call)
             except EngineError as error:
                 log.warning("the draft model failed, no drafts for %.0f s: %s", DRAFT_REST, error)
                 self._rests_until = time.monotonic() + DRAFT_REST
@@ -136,17 +136,6 @@ class PairDecoder:
 def call_seed(seed: int, position: int, drawer: Drawer) -> int:
     """Each call starts its engine's random numbers anew: with the request's own seed, every round would draw with the same ones."""
     return int(np.random.SeedSequence((seed % 2**64, position, drawer)).generate_state(1, np.uint64)[0])
-
-
-async def _only(model: EngineModel, call: EngineCall) -> EngineReply:
-    """The whole reply of a call that does not stream; the backend may end it with an empty one."""
-    whole = EngineReply(())
-    async with aclosing(model.generate(call)) as replies:
-        async for reply in replies:
-            whole = reply if reply.token_ids else whole
-    if not whole.token_ids:
-        raise EngineError("the model replied without a token")
-    return whole
 
 
 def _agreeing(drafted: Tokens, won: Tokens) -> int:

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 class PairEngine:
     """`submit`, `cancel` and `set_switches` may be called from any thread; outputs come from the engine's own, where the models are
-    called too, and `close` last of all."""
+    called too, and `close` last of all. With `exit_at` tokens that the draft is sure of leave unverified."""
 
     def __init__(
         self,
