@@ -35,7 +35,7 @@ class Reader:
     async def read(self, options: CalibrationOptions, progress: Progress, spent: Callable[[], float]) -> Mapping[Part, Answers]:
         """Portion after portion, until there are options.answers or the time is over, by `spent` seconds. EngineError when an engine fails,
         BuildError when there are too few answers."""
-        prompts, found = options.prompts(), []
+        prompts, found = options.prompts(), list[tuple[list[Passage], Answers]]()
         starts = list(itertools.islice(questions.beginnings(prompts, options.seed), options.answers))
         portions = [starts[n : n + PORTION] for n in range(0, len(starts), PORTION)]
         progress.stage("the target answers, the draft reads", len(portions))

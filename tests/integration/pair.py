@@ -18,6 +18,7 @@ from builder.plan.context import PlanContext
 from builder.plan.host import Host
 from builder.plan.make import gather
 from builder.repository import config_pbtxt
+from builder.repository.calibrated import CalibratedExits
 from builder.repository.handover_folder import write_folder
 from builder.repository.tokenizer import load_tokenizer
 from builder.runtime.engine import Engine
@@ -34,7 +35,9 @@ PROMPTS = ["The capital of France is", "def f(x):", "aaaa bbbb aaaa bbbb", "Grü
 SPECULATION = {"proposer": "draft_model", "max_draft_tokens": K}
 
 
-def pair_context(folder: Path, models: tuple[Path, Path], name: str, *, adaptive: bool) -> PlanContext:
+def pair_context(
+    folder: Path, models: tuple[Path, Path], name: str, *, adaptive: bool, sections: Mapping[str, Any] | None = None
+) -> PlanContext:
     spec = {
         "metadata": {"name": name, "owner": "tests"},
         "target": {"weights": str(models[0])},
@@ -50,16 +53,24 @@ def pair_context(folder: Path, models: tuple[Path, Path], name: str, *, adaptive
         "serving": {"stream_interval": "0ms"},
         "chargeback": {"tenants": ["search", "support"]},
     }
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec))
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec | dict(sections or {})))
     return gather(load_pipeline(folder / f"{name}.yaml"), Host(memory=16 << 30, cores=2))
 
 
 def hand_over(
-    folder: Path, models: tuple[Path, Path], torch_version: Path, name: str, *, adaptive: bool = False, **parameters: Mapping[str, int]
+    folder: Path,
+    models: tuple[Path, Path],
+    torch_version: Path,
+    name: str,
+    *,
+    adaptive: bool = False,
+    sections: Mapping[str, Any] | None = None,
+    exits: CalibratedExits | None = None,
+    **parameters: Mapping[str, int],
 ) -> Path:
     """The repository of a hand-over, with doubles in place of the two engines."""
-    context = pair_context(folder, models, name, adaptive=adaptive)
-    write_folder(folder / name, context, {}, open_tokenizer(str(models[0]), folder), {})
+    context = pair_context(folder, models, name, adaptive=adaptive, sections=sections)
+    write_folder(folder / name, context, {}, open_tokenizer(str(models[0]), folder), {}, exits)
     repository = folder / name / "model_repository"
     for role, drafts in (("target", K), ("draft", 0)):
         model = repository / f"{name}_{role}"

@@ -18,6 +18,9 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from builder.build import build_pipeline
+from builder.exits.recipe import CalibrationOptions
+from builder.exits.served_calibration import calibrate_engines
+from builder.repository.calibrated import find_calibrated
 from builder.repository.engine import open_engine
 from builder.repository.flag_store import FlagStore
 from builder.runtime.engine import Engine
@@ -28,6 +31,14 @@ from tests.integration.conftest import tiny_spec
 from tests.integration.pair import PROMPTS, SPECULATION, K, counts, direct, hand_over, load_engines, reference, serving, told
 from tests.integration.talk import eventually, generate, refused, settled, total
 from tests.unit.tiny_models import make_tiny_model
+
+EXIT_SECTIONS = {  # the engines are doubles: the draft's has more layers than the one that is said here
+    "draft": {"weights": "same", "layers": 1},
+    "early_exit": {"mode": "answer", "protected_tokens": 2},
+    "quality": {"max_disagreement": 0.6, "confidence": 0.6},
+    "engine": {"backend": "trtllm-engine", "gpu": {"name": "L4"}, "max_batch_size": 8, "max_seq_len": 64}
+    | {"kv_cache": {"memory": "16MiB", "block_size": 32}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +199,36 @@ def test_a_useless_draft_is_given_up(
         assert told(answer)["num_accepted_draft_tokens"] == 0
         eventually(lambda: total(server, "tandem_state_transitions", to="plain") > 0)
         assert told(answer)["num_spec_steps"] < 60, "most of the answer is decoded plainly"
+
+
+def test_calibrated_on_the_served_engines_tokens_leave_unverified_until_a_request_or_a_flag_says_no(
+    tmp_path_factory: pytest.TempPathFactory, models: tuple[Path, Path], torch_version: Path, torch_engine: Engine
+) -> None:
+    folder, asked = tmp_path_factory.mktemp("exits"), {"text_input": "hello", "max_tokens": 40, "ignore_eos": True}
+    hand_over(folder, models, torch_version, "exits", sections=EXIT_SECTIONS)
+    with serving(folder / "exits" / "model_repository", "exits") as server:
+        load_engines(server)
+        assert told(generate(server, **asked))["early_exit"] == "none"
+        address = f"127.0.0.1:{server.ports['grpc']}"
+        path, cache = folder / "exits.yaml", folder / "cache"
+        found = calibrate_engines(path, CalibrationOptions(answers=20), address=address, cache=cache).found
+    assert found["held_out"]["disagreement"] <= EXIT_SECTIONS["quality"]["max_disagreement"]
+    calibrated = find_calibrated(load_pipeline(path), cache)
+    assert calibrated is not None and calibrated.record.bounded
+    repository = hand_over(folder, models, torch_version, "exits", sections=EXIT_SECTIONS, exits=calibrated)
+    with serving(repository, "exits") as server:
+        load_engines(server)
+        stats = told(generate(server, **asked))
+        assert (stats["optimisation"], stats["early_exit"]) == ("early_exit", "on")
+        assert set(stats["exit_layers"]) == {"1", "2"} and sum(stats["exit_layers"].values()) == 40
+        eventually(lambda: total(server, "tandem_early_exit_tokens", layer="1") == stats["exit_layers"]["1"])
+        declined = generate(server, **asked, early_exit="off")
+        text, plain = reference(torch_engine, torch_version, "hello", max_tokens=40, ignore_eos=True)
+        assert declined["text_output"] == text and counts(told(declined)) == counts(plain)
+        assert told(declined)["early_exit"] == "declined"
+        FlagStore(server.repository, "exits").set({"early_exit": False}, "test")
+        eventually(lambda: told(generate(server, **asked))["early_exit"] == "operator")
+        assert generate(server, **asked)["text_output"] == text
 
 
 @pytest.mark.slow
