@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from builder.align.prompts import Prompt
 from builder.decoding.exits.rule import Answers
+from builder.decoding.params import SamplingParams
 from builder.errors import BuildError
 from builder.exits import questions
 from builder.exits.passages import Part, Passage, read_passages, read_questions, to_answer, to_go_on
@@ -20,7 +21,7 @@ from builder.progress import Progress
 from builder.text import Tokenizer
 
 PORTION = 100  # prompts written, answered and judged before the next look at the clock
-TOP_P = 0.95  # of questions: the backend has no min_p
+TOP_P = 0.95  # of questions
 USED = (Part.CHOOSE, Part.TEST, Part.HELD_OUT)
 
 
@@ -49,10 +50,14 @@ class Reader:
         return _by_part(found)
 
     async def _write(self, starts: Sequence[tuple[str, int]], prompts: Sequence[Prompt]) -> list[Passage]:
-        begun = [(ids, replace(sampling, min_p=0.0, top_p=TOP_P)) for ids, sampling in to_go_on(starts, self.tokenizer, self.room)]
+        begun = [(ids, self._asked(ids, sampling)) for ids, sampling in to_go_on(starts, self.tokenizer, self.room)]
         asked = [*read_questions(starts, await self.engines.write(begun), self.tokenizer), *prompts]
         wanted = to_answer(asked, self.tokenizer, self.room)
         return read_passages(asked, wanted, await self.engines.write(wanted))
+
+    def _asked(self, ids: tuple[int, ...], sampling: SamplingParams) -> SamplingParams:
+        """As the backend can: it has no min_p, and refuses what does not fit its context."""
+        return replace(sampling, min_p=0.0, top_p=TOP_P, max_tokens=min(sampling.max_tokens, self.room - len(ids)))
 
 
 def _by_part(found: Sequence[tuple[Sequence[Passage], Answers]]) -> Mapping[Part, Answers]:

@@ -27,6 +27,7 @@ from builder.progress import Progress
 from builder.repository.calibrated import find_calibrated
 from builder.repository.ensemble import ModelNames
 from builder.repository.handover_folder import write_folder
+from builder.repository.kept_engines import has_engines
 from builder.repository.manifest import now, tool_versions
 from builder.repository.trtllm_configs import engine_configs
 from builder.spec.load import LoadedPipeline
@@ -82,7 +83,7 @@ def hand_over(pipeline: LoadedPipeline, folder: Path, cache: Path, progress: Pro
         version=trt.version,
         checkpoints=described,
         models=tuple(_models(context)),
-        next_step=_next_step(context, folder, here),
+        next_step=_next_step(context, folder, here) + _then_calibrate(context),
         engines_built_here=here,
         tools=tool_versions(),
         created=now(),
@@ -94,7 +95,7 @@ def hand_over(pipeline: LoadedPipeline, folder: Path, cache: Path, progress: Pro
         raise RepositoryError(
             f"cannot be written ({error.strerror or error})", where=where, mend="Free space or mend permissions"
         ) from error
-    if here:
+    if here and not has_engines(folder, context):
         progress.stage("engines", 1)
         _build_engines(folder)
         progress.advance("compiled")
@@ -149,6 +150,13 @@ def _source(pipeline: LoadedPipeline, role: Role) -> str:
 def _models(context: PlanContext) -> list[str]:
     engines = engine_configs(context) if context.spec.engine.chosen_backend == "trtllm-engine" else {}
     return [*engines, *ModelNames.of(context.spec.metadata.name).publish_order()]
+
+
+def _then_calibrate(context: PlanContext) -> str:
+    """Engines are calibrated where they are served, so a first version has none."""
+    if context.exits is None or context.exits.record is not None:
+        return ""
+    return f"; then run `{context.exits.calibrate}` here and build again: until then nothing leaves early"
 
 
 def _next_step(context: PlanContext, folder: Path, here: bool) -> str:

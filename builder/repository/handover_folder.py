@@ -18,6 +18,7 @@ from builder.plan.trtllm.flags import Role
 from builder.repository import config_pbtxt
 from builder.repository.calibrated import CalibratedExits
 from builder.repository.handed_over import SUMMARY
+from builder.repository.kept_engines import keep_engines
 from builder.repository.llmapi import ARGUMENTS, write_arguments
 from builder.repository.pair import PAIR, write_pair
 from builder.repository.publish import Release, publish
@@ -45,6 +46,7 @@ def write_folder(
                 link_tree(source, staged / "checkpoints" / role)
             _write_engine_models(staged, context)
             _publish(staged, context, exits.join(release) if exits else release, PAIR, write_pair)
+            keep_engines(folder, staged, context)
         else:
             models = {str(role): source for role, source in checkpoints.items()}
             _publish(staged, context, replace(release, engines=models), ARGUMENTS, write_arguments)

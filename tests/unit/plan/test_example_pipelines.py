@@ -23,7 +23,7 @@ def planned(name: str) -> Plan:
     return check(gather(load_pipeline(PIPELINES / f"{name}.yaml"), HOST))
 
 
-@pytest.mark.parametrize("name", ["llama-7b-a100", "llama-70b-4xh100", "qwen3-l40s", "tiny-trtllm"])
+@pytest.mark.parametrize("name", ["llama-7b-a100", "llama-70b-4xh100", "llama-exit-a100", "qwen3-l40s", "tiny-trtllm"])
 def test_an_example_passes_every_rule(name: str) -> None:
     plan = planned(name)
     assert plan.ok, [finding for finding in plan.findings if not finding.ok]

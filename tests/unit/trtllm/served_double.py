@@ -27,6 +27,7 @@ class Target:
 
     end: int = 257
     ends_in: int = 1000
+    room: int = 256
     calls: list[EngineCall] = field(default_factory=list)
     flying: int = 0
     most: int = 0
@@ -38,6 +39,8 @@ class Target:
         return LETTERS[int(chance(text, "letter") * len(LETTERS))]
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineReply, None]:
+        if len(call.token_ids) + call.max_tokens > self.room:
+            raise ValueError(f"{len(call.token_ids)} tokens and {call.max_tokens} more do not fit {self.room}")
         self.calls.append(call)
         self.flying += 1
         self.most = max(self.most, self.flying)

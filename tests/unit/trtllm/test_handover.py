@@ -181,6 +181,26 @@ def test_a_host_with_trtllm_build_compiles_the_engines_itself(
         assert (tmp_path / "out" / "model_repository" / model / "1" / "engine" / "rank0.engine").is_file()
 
 
+def test_engines_compiled_here_are_taken_along_until_what_they_are_made_of_changes(
+    write_pipeline: Any, exported: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With stand-ins for the host's programs; the first writes a line for each engine."""
+    tools, log = tmp_path / "tools", tmp_path / "log"
+    tools.mkdir()
+    build = f'#!/bin/bash\necho x >> {log}\nwhile [[ $1 != --output_dir ]]; do shift; done\ntouch "$2/rank0.engine"\n'
+    for name, text in {"trtllm-build": build, "python3": "#!/bin/bash\necho 1.2.1\n"}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    compiled = []
+    for sections in ({}, {"serving": {"grpc_port": 9001}}, {"engine": {"max_seq_len": 128}}):
+        hand_over(write_pipeline(**sections), tmp_path / "out", tmp_path / "cache", NoProgress())
+        compiled.append(len(log.read_text().split()))
+        for model in MODELS.values():
+            assert (tmp_path / "out" / "model_repository" / model / "1" / "engine" / "rank0.engine").is_file()
+    assert compiled == [2, 2, 4]
+
+
 def test_an_llmapi_hand_over_is_a_whole_version(write_pipeline: Any, exported: list[Any], tmp_path: Path) -> None:
     pipeline = write_pipeline(engine={"backend": "trtllm-llmapi"}, trt={"version": "1.3.0"})
     hand_over(pipeline, tmp_path / "out", tmp_path / "cache", NoProgress())

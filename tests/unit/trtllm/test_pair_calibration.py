@@ -115,6 +115,13 @@ def test_an_answer_goes_up_to_its_end_and_the_rest_is_not_waited_for(pipeline: L
     assert all(call.sampling.min_p == 0 for call in target.calls), "the backend has none"
 
 
+def test_no_call_is_longer_than_the_engines_context(write_pipeline: Any, tmp_path: Path) -> None:
+    small = {"max_seq_len": 64, "kv_cache": {"memory": "64MiB", "block_size": 32}}
+    target = Target(room=64)
+    calibrated(write_pipeline(early_exit=EXIT, quality=QUALITY, engine=small), tmp_path / "cache", Draft(target))
+    assert max(len(call.token_ids) + call.max_tokens for call in target.calls) == 64
+
+
 def test_the_time_allowed_ends_it_and_too_few_answers_are_told(pipeline: LoadedPipeline, tmp_path: Path) -> None:
     ticks = iter(range(0, 10**9, 2000))
     target = Target()
@@ -150,12 +157,14 @@ def test_a_build_before_the_calibration_serves_without_exits_and_one_after_it_wi
     out, cache = tmp_path / "out", tmp_path / "cache"
     hand_over(pipeline, out, cache, NoProgress())
     before = newest(out / "model_repository", "tiny")
+    assert "builder calibrate" in json.loads((out / "handover.json").read_text())["next_step"]
     assert not (before.decode_folder / "exits").exists()
     found = calibrated(pipeline, cache, Draft(Target())).found
     hand_over(pipeline, out, cache, NoProgress())
     version = newest(out / "model_repository", "tiny")
     version.manifest.check(version.folders)
     assert version.manifest.fingerprints["exits"] and version.manifest.results["early_exit"]["guarantee"] == found["guarantee"]
+    assert "builder calibrate" not in json.loads((out / "handover.json").read_text())["next_step"]
     opened = open_pair_exit(version.decode_folder / "exits", frozenset({257}))
     assert (opened.layer, opened.depth, opened.threshold) == (1, 2, found["layers"][0]["threshold"])
     assert (opened.limits, opened.ends) == (ExitLimits(4, 8), {257})
