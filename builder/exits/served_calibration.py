@@ -56,12 +56,13 @@ def calibrate_engines(
     cache: Path | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
-    connect: Callable[[str, str], AbstractAsyncContextManager[Engines]] = connected,
+    connect: Callable[[str, str], AbstractAsyncContextManager[Engines]] | None = None,
 ) -> CalibrationResult:
     """Calibrate early exit on the engines that serve the pipeline at `address`, by default where the pipeline itself says.
 
-    They are always asked anew: the engines at an address may be others than before. Raises SpecError, WeightsError, TokenizerError,
-    CheckError (the draft cannot be an exit), BuildError (too few answers) or EngineError (an engine cannot be reached, or fails).
+    They are always asked anew: the engines at an address may be others than before. `connect` takes the place of `connected`.
+    Raises SpecError, WeightsError, TokenizerError, CheckError (the draft cannot be an exit), BuildError (too few answers) or EngineError
+    (an engine cannot be reached, or fails).
     """
     began, progress = clock(), progress or NoProgress()
     loaded = load_pipeline(path)
@@ -71,7 +72,7 @@ def calibrate_engines(
     chosen = options or CalibrationOptions.of(exits.calibration, loaded.base)
 
     async def ask() -> Mapping[Part, Answers]:
-        async with connect(address or grpc_address(spec), spec.metadata.name) as engines:
+        async with (connect or connected)(address or grpc_address(spec), spec.metadata.name) as engines:
             return await _reader(loaded, engines).read(chosen, progress, lambda: clock() - began)
 
     answers = asyncio.run(ask())

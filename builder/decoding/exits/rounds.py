@@ -20,7 +20,7 @@ class Rounds:
 
     def speedup(self, draft_cost: float) -> float:
         """Tokens in the time that plain decoding has one in, a draft step taking `draft_cost` of a pass."""
-        return len(self.chosen) / max(1e-9, self.passes + self.steps * draft_cost)
+        return len(self.chosen) / (self.passes + self.steps * draft_cost)
 
 
 def leave_in_rounds(answers: Answers, threshold: float, limits: ExitLimits, draft_tokens: int) -> Rounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,12 +24,12 @@ from builder.exits.passages import ANSWER_TOKENS
 from builder.exits.recipe import CalibrationOptions
 from builder.exits.result import CalibrationResult
 from builder.exits.served_calibration import calibrate_engines
-from builder.plan.calibration import read_calibration, record_file
+from builder.plan.calibration import CalibrationRecord, engines_made_for, read_calibration, record_file, write_calibration
 from builder.plan.make import make_plan
 from builder.repository.exits import open_pair_exit
 from builder.repository.handover import hand_over
 from builder.repository.versions import newest
-from builder.spec import LoadedPipeline
+from builder.spec import LoadedPipeline, load_pipeline
 from tests.unit.trtllm.served_double import Draft, Target
 
 OPTIONS = CalibrationOptions(answers=150)
@@ -60,6 +61,7 @@ def test_a_threshold_is_found_and_held_out_answers_disagree_within_the_bound(pip
     found = calibrated(pipeline, tmp_path / "cache", draft).found
     (layer,), held_out = found["layers"], found["held_out"]
     assert layer["layer"] == 1 and found["depth"] == 2
+    assert found["tested"] > 5 * held_out["answers"], "nothing is trained, so what heads would learn from tests too"
     assert 0 < held_out["disagreement"] <= 0.05
     assert layer["agreement_after"] == pytest.approx(0.6 * 0.995 + 0.4 * 0.4, abs=0.04)
     assert layer["threshold"] < 0.91 and layer["exit_share"] > 0.25, "all that are sure leave, but for the first tokens of each round"
@@ -192,6 +194,16 @@ def test_a_build_refuses_a_stale_record_and_says_how_to_go_on(
     hand_over(changed, tmp_path / "out", tmp_path / "cache", NoProgress())
 
 
+def test_where_the_weights_are_not_the_rest_of_the_record_is_compared(tmp_path: Path) -> None:
+    path = Path(shutil.copy("pipelines/llama-exit-a100.yaml", tmp_path))
+    fits = engines_made_for(load_pipeline(path).spec) | {"target.weights": "elsewhere", "tokenizer": "elsewhere"}
+    write_calibration(path, CalibrationRecord("exits-1", "1", fits, True, "At most 2 %."))
+    assert make_plan(load_pipeline(path)).ok
+    write_calibration(path, CalibrationRecord("exits-1", "1", fits | {"draft.layers": 9}, True, "At most 2 %."))
+    with pytest.raises(CheckError, match=r"stale: draft.layers changed"):
+        make_plan(load_pipeline(path)).require()
+
+
 def test_a_record_of_another_backend_is_stale(pipeline: LoadedPipeline, tmp_path: Path) -> None:
     calibrated(pipeline, tmp_path / "cache", Draft(Target()))
     document = json.loads(record_file(pipeline.path).read_text())
@@ -211,9 +223,8 @@ def test_the_command_asks_at_the_address_it_is_given_and_writes_the_report(
     pipeline: LoadedPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, str]] = []
-    connect = connecting(Draft(Target()), asked)
     monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(served_calibration.calibrate_engines, "__kwdefaults__", calibrate_engines.__kwdefaults__ | {"connect": connect})
+    monkeypatch.setattr(served_calibration, "connected", connecting(Draft(Target()), asked))
     arguments = ["calibrate", str(pipeline.path), "--answers", "150", "--report", str(tmp_path / "report"), "--grpc", "gpu:9001"]
     shown = CliRunner().invoke(app, [*arguments, "--json"])
     assert shown.exit_code == 0, shown.output
