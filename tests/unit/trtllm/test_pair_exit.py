@@ -101,18 +101,36 @@ def test_protected_tokens_run_in_full_and_no_more_than_max_pending_leave_in_a_ro
     assert all(target.max_tokens == len(target.draft) + 1 for target in pair.target.calls), "a token of each round is the target's own"
 
 
+def free_run(make_pair: Any) -> tuple[list[int], list[bool]]:
+    """An answer in which all that may leave does, and which of its tokens left."""
+    pair = make_pair(exit_at=exit_at(0.0), noise=2.0)
+    pair.submit("a", PROMPTS[0], SamplingParams(max_tokens=40))
+    answer = pair.tokens("a")
+    played = leave_in_rounds(judged(pair.draft, PROMPTS[0], answer), 0.0, LIMITS, K)
+    return answer, (played.chosen != FULL).tolist()
+
+
 def test_a_stop_string_ends_the_answer_within_what_left(make_pair: Any) -> None:
-    free = make_pair(exit_at=exit_at(0.0))
-    free.submit("a", PROMPTS[0], SamplingParams(max_tokens=40))
-    whole = free.tokens("a")
-    for place in range(20, 30):
-        pair = make_pair(exit_at=exit_at(0.0), tokenizer=Letters())
+    whole, left = free_run(make_pair)
+    ended = set()
+    for place in range(12, 30):
+        pair = make_pair(exit_at=exit_at(0.0), noise=2.0, tokenizer=Letters())
         stop = "".join(chr(ord("a") + token) for token in whole[place : place + 2])
         pair.submit("a", PROMPTS[0], SamplingParams(max_tokens=40, stop=(stop,)))
         last = pair.last("a")
-        assert last.finish_reason is FinishReason.STOP
-        assert pair.tokens("a") == whole[: last.usage.completion_tokens]
-        assert sum(stats(pair, "a").exit_layers.values()) == last.usage.completion_tokens
+        length = last.usage.completion_tokens
+        assert last.finish_reason is FinishReason.STOP and pair.tokens("a") == whole[:length]
+        assert stats(pair, "a").exit_layers == {LAYER: sum(left[:length]), DEPTH: length - sum(left[:length])}
+        ended.add(left[length - 1] and left[length])
+    assert ended == {False, True}, "some ends lie before the last token of those that left together"
+
+
+def test_where_all_of_a_draft_leaves_nothing_was_verified_and_nothing_is_counted_as_such(make_pair: Any) -> None:
+    pair = make_pair(exit_at=exit_at(0.0, ExitLimits(K, 1)))
+    pair.submit("a", PROMPTS[0], SamplingParams(max_tokens=31))
+    found = stats(pair, "a")
+    assert (found.num_spec_steps, found.num_draft_tokens, found.acceptance_histogram) == (0, 0, ())
+    assert found.exit_layers == {LAYER: 24, DEPTH: 7} and found.target_passes == 7  # the prompt's, and six of five tokens each
 
 
 @pytest.mark.parametrize("length", range(18, 26))
@@ -126,15 +144,13 @@ def test_max_tokens_and_the_context_end_an_answer_at_every_place_of_a_round(make
 
 
 def test_an_end_of_sequence_token_never_leaves_and_ends_the_answer_where_the_target_says_so(make_pair: Any) -> None:
-    free = make_pair(exit_at=exit_at(0.0))
-    free.submit("a", PROMPTS[0], SamplingParams(max_tokens=40))
-    whole = free.tokens("a")
-    end = whole[20]
-    pair = make_pair(exit_at=exit_at(0.0, ends=frozenset({end})), eos=frozenset({end}))
+    whole, left = free_run(make_pair)
+    end = next(token for place, token in enumerate(whole) if left[place] and token not in whole[:place])
+    pair = make_pair(exit_at=exit_at(0.0, ends=frozenset({end})), eos=frozenset({end}), noise=2.0)
     pair.submit("a", PROMPTS[0], SamplingParams(max_tokens=40))
     answer = pair.tokens("a")
-    sent = [call.token_ids[len(PROMPTS[0]) :] for call in pair.target.calls]
-    assert not any(end in text for text in sent), "the target was to say it"
+    assert any(end in call.draft for call in pair.target.calls), "it was drafted, and the target asked"
+    assert not any(end in call.token_ids[len(PROMPTS[0]) :] for call in pair.target.calls)
     assert end not in answer[:-1]
 
 
