@@ -121,7 +121,8 @@ class PairLoop:
     def _exit_state(self, sequence: Sequence) -> ExitState:
         """Whether drafted tokens may leave in the next step; `tally` says so in the answer."""
         request = sequence.request
-        allowed = self._switches.early_exit_for(request.tenant)
+        with self._lock:
+            allowed = self._switches.early_exit_for(request.tenant)
         state = exit_state(request.sampling, self._exit, asked=request.early_exit, allowed=allowed)
         sequence.answer.tally.exit_state = state
         return state
