@@ -67,8 +67,9 @@ def test_tokens_leave_by_the_rule_that_calibration_plays(make_pair: Any, thresho
     pair, length = make_pair(exit_at=exit_at(threshold, limits), noise=1.0), 40
     for place, prompt in enumerate(PROMPTS):
         pair.submit(str(place), prompt, SamplingParams(max_tokens=length))
+    answers = [pair.tokens(str(place)) for place in range(len(PROMPTS))]  # all, before the draft's runner is used by this thread
     for place, prompt in enumerate(PROMPTS):
-        played = leave_in_rounds(judged(pair.draft, prompt, pair.tokens(str(place))), threshold, limits, K)
+        played = leave_in_rounds(judged(pair.draft, prompt, answers[place]), threshold, limits, K)
         found = stats(pair, str(place))
         assert found.exit_layers.get(LAYER, 0) == (played.chosen != FULL).sum()
         assert found.target_passes == played.passes
