@@ -66,11 +66,13 @@ def _show(made: Plan) -> None:
     memory.columns[1].justify = "right"
     for item in made.memory.items:
         memory.add_row(item.name, approximate_bytes(item.size), item.how)
-    memory.add_row("[bold]total[/]", approximate_bytes(made.memory.total), f"of {approximate_bytes(made.memory.capacity)}")
+    capacity = made.memory.capacity
+    of = "of a GPU that is not here" if capacity is None else f"of {approximate_bytes(capacity)}"
+    memory.add_row("[bold]total[/]", approximate_bytes(made.memory.total), of)
     out.print(findings_table(made.findings), "", memory, "", sep="\n")
-    out.print(
-        f"Memory allows a batch of {made.largest.batch} at this max_seq_len, or {made.largest.seq_len} tokens at this max_batch_size."
-    )
+    if made.largest is not None:
+        batch, length = made.largest.batch, made.largest.seq_len
+        out.print(f"Memory allows a batch of {batch} at this max_seq_len, or {length} tokens at this max_batch_size.")
     if made.devices:
         out.print(_devices(made))
     if made.byte_bound_break_even is not None:

@@ -49,9 +49,9 @@ def kv_holds_one_sequence(context: PlanContext) -> Finding:
 
 
 def memory_fits(context: PlanContext) -> Finding:
-    if context.spec.engine.device == "cuda" and context.host.gpu_memory is None:
-        return Finding("memory-fit", True, "not compared: no GPU here")  # which device-available refuses
     fit = memory_fit(context)
+    if fit.capacity is None:
+        return Finding("memory-fit", True, "not compared: no GPU here")  # which device-available refuses
     message = f"{approximate_bytes(fit.total)} of {approximate_bytes(fit.capacity)}"
     if fit.fits:
         return Finding("memory-fit", True, message)

@@ -27,7 +27,7 @@ RUNTIME_RESERVE = 1 << 30  # bytes; allowance for Triton, three Python processes
 @dataclass(frozen=True)
 class MemoryFit:
     items: tuple[MemoryItem, ...]
-    capacity: int  # bytes of the host or container, or of one GPU
+    capacity: int | None  # bytes of the host or container, or of one GPU; None: of a GPU that is not here
     kv_blocks: int  # blocks the cache will have
     kv_tokens: int  # positions in those blocks
 
@@ -37,7 +37,8 @@ class MemoryFit:
 
     @property
     def fits(self) -> bool:
-        return self.total <= self.capacity
+        """Also while nobody knows the capacity."""
+        return self.capacity is None or self.total <= self.capacity
 
     def to_json(self) -> dict[str, Any]:
         items = [{"name": item.name, "bytes": item.size, "how": item.how} for item in self.items]
@@ -57,7 +58,7 @@ def memory_fit(context: PlanContext) -> MemoryFit:
     on_gpu = context.spec.engine.device == "cuda"  # a draft on the CPU is counted there too
     what = "CUDA's context and graphs" if on_gpu else "Triton, Python processes and libraries"
     items.append(MemoryItem(RESERVE, RUNTIME_RESERVE, f"{what}, a fixed allowance"))
-    capacity = context.host.gpu_memory or 0 if on_gpu else context.host.memory
+    capacity = context.host.gpu_memory if on_gpu else context.host.memory
     return MemoryFit(tuple(items), capacity, blocks, blocks * context.spec.engine.kv_cache.block_size)
 
 

@@ -36,7 +36,7 @@ class Plan:
     findings: tuple[Finding, ...]
     memory: MemoryFit
     byte_bound_break_even: float | None
-    largest: Headroom
+    largest: Headroom | None  # None: nobody knows the memory
     predicted: Forecast | None = None
     roofline: Forecast | None = None
     devices: Mapping[GpuName, Headroom] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Plan:
             "findings": [finding.to_json() for finding in self.findings],
             "memory": self.memory.to_json(),
             "byte_bound_break_even": self.byte_bound_break_even,
-            "largest": self.largest.to_json(),
+            "largest": self.largest.to_json() if self.largest else None,
             "predicted": self.predicted.to_json() if self.predicted else None,
             "roofline": self.roofline.to_json() if self.roofline else None,
             "devices": {name: room.to_json() for name, room in self.devices.items()},
@@ -74,12 +74,13 @@ def check(context: PlanContext, measured: Measured | None = None) -> Plan:
     draft = draft_read_bytes(context)
     measured = measured or _stated(context)
     roofline = roofline_forecast(context, measured.acceptance if measured else _acceptance(context))
+    memory = memory_fit(context)
     return Plan(
         name=context.spec.metadata.name,
         findings=tuple(rule(context) for rule in rules_for(context)),
-        memory=memory_fit(context),
+        memory=memory,
         byte_bound_break_even=break_even(byte_bound_times(target_read_bytes(context), draft), draft_tokens) if draft else None,
-        largest=headroom(context),
+        largest=None if memory.capacity is None else headroom(context),
         predicted=measured_forecast(measured.times, measured.acceptance, draft_tokens) if measured else roofline,
         roofline=roofline,
         devices=_other_devices(context),
@@ -98,8 +99,10 @@ def _acceptance(context: PlanContext) -> float | None:
 
 
 def _other_devices(context: PlanContext) -> dict[GpuName, Headroom]:
-    """The same split over each kind of GPU."""
+    """The same on each kind of GPU, split as here."""
     gpu, engine = context.spec.engine.gpu, context.spec.engine
+    if engine.device == "cuda":
+        return {name: headroom(replace(context, host=replace(context.host, gpu_memory=device.memory))) for name, device in DEVICES.items()}
     if gpu is None:
         return {}
     rooms: dict[GpuName, Headroom] = {}

@@ -9,11 +9,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from builder.plan.devices import DEVICES
 from builder.plan.engine_rules import memory_fits
 from builder.plan.memory import RESERVE, kv_blocks, memory_fit
 from builder.plan.parameters import cache_bytes_per_token, count_parameters, int4_bytes
+from builder.plan.report import check
 from builder.spec.draft import Quantization
 from builder.weights.config import ModelConfig
+from tests.unit.plan.conftest import HOST
 
 SIZES = {
     "hidden_size": 48,
@@ -119,3 +122,11 @@ def test_where_only_the_standby_does_not_fit_the_mend_is_to_do_without(make_cont
     assert "versions.standby" in str(memory_fits(narrow).mend)
     too_narrow = dataclasses.replace(context, host=dataclasses.replace(context.host, memory=one // 2))
     assert "kv cache" in str(memory_fits(too_narrow).mend)
+
+
+def test_a_gpu_that_is_not_here_is_planned_for_by_kinds_of_gpu(make_context: Any) -> None:
+    away = check(make_context(engine={"device": "cuda"}))
+    assert away.memory.capacity is None and away.largest is None and away.memory.fits
+    assert away.devices["H200"].batch > away.devices["L4"].batch > 0
+    here = check(make_context(engine={"device": "cuda"}, host=dataclasses.replace(HOST, gpu_memory=DEVICES["L4"].memory)))
+    assert here.ok and here.largest == away.devices["L4"]
