@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.decoding.control import Reason, State
-from builder.drills.load import PROMPTS, Load
+from builder.drills.load import PROMPTS, Asked, Load
 from builder.drills.repository import copy_version, replace_model
 from builder.drills.scrape import Metrics
 from builder.drills.swapped_draft import BAD_DRAFT, MODEL, SWAP_FILE, write_bad_draft
@@ -98,9 +98,9 @@ class _Play:
         checks = self._before()
         if self._holds(checks):
             checks += self._drift()
-        if self._holds(checks):
+        if self.seconds_to_effect is not None and not self._load.failed:
             checks += self._plain_speed()
-            checks += self._mend()  # whatever the speed was
+            checks += self._mend()  # however late it fell back, whatever the speed was
         return checks
 
     def _holds(self, checks: list[Check]) -> bool:
@@ -182,10 +182,14 @@ class _Play:
         return self._load.tokens_per_second(begin, end)
 
     def _acceptance(self) -> float:
-        """Of the first token of a draft, which K changes nothing about."""
+        """Of the first token of a draft, which K changes nothing about. Answers made while the control paused say nothing of it."""
         begun, wanted = time.monotonic(), TURNS * len(PROMPTS)
-        self._metrics.wait(lambda: len(self._load.since(begun)) >= wanted, LONGEST_WINDOW)
-        by_kept = [asked.stats.get("acceptance_histogram") or [0] for asked in self._load.since(begun)[:wanted]]
+
+        def drafted() -> list[Asked]:
+            return [asked for asked in self._load.since(begun) if asked.speculative][:wanted]
+
+        self._metrics.wait(lambda: len(drafted()) >= wanted, LONGEST_WINDOW)
+        by_kept = [asked.stats["acceptance_histogram"] for asked in drafted()]
         rounds = sum(map(sum, by_kept))
         return 1 - sum(counts[0] for counts in by_kept) / rounds if rounds else 0.0
 

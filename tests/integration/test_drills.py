@@ -51,15 +51,15 @@ def drift(deep_repository: Path) -> DrillResult:
 
 
 def test_a_bad_draft_is_left_and_a_good_one_is_taken_up_again(drift: DrillResult) -> None:
-    """All but the speeds of a second each, which hang on what else the machine does."""
-    names = {check.name for check in drift.checks}
-    assert names >= {"falls back in time", "says why", AS_FAST_AS_PLAIN, "re-arms", "acceptance is back"}, str(drift.to_json())
-    assert all(check.passed for check in drift.checks if check.name != AS_FAST_AS_PLAIN), str(drift.to_json())
+    """How soon, how fast and why hang on what else the machine does: while another process has a core, costs change under the control."""
+    found = {check.name: check.passed for check in drift.checks}
+    assert found.keys() >= {"falls back in time", "says why", AS_FAST_AS_PLAIN, "acceptance is back"}, str(drift.to_json())
+    assert found["speculates before"] and found["re-arms"] and found["no request fails"], str(drift.to_json())
     assert drift.measured["acceptance_before"] > 0.4
 
 
-@pytest.mark.slow  # compares speeds: on a quiet machine
-def test_without_its_bad_draft_a_server_is_as_fast_as_plain(drift: DrillResult) -> None:
+@pytest.mark.slow  # on a quiet machine
+def test_on_a_quiet_machine_every_check_of_the_drill_holds(drift: DrillResult) -> None:
     assert drift.passed, str(drift.to_json())
 
 
