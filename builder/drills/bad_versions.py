@@ -73,13 +73,11 @@ def publish_bad(good: Version, kind: str, folder: Path, servers: Sequence[Server
 
 def write_wrong_target(decode_folder: Path, folder: Path) -> None:
     """The target of a version with the values of each norm in reverse order: it loads, is as fast, and its text is another."""
-    from safetensors import safe_open
-
     from builder.compile.torch_aot.folder import read_info, write_folder
+    from builder.compile.torch_aot.unpacking import read_tensors
 
     source = decode_folder / TARGET
-    with safe_open(source / "weights.safetensors", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("_pad.")}  # noqa: SIM118 - no mapping
+    tensors = read_tensors(source)
     for name, tensor in tensors.items():
         if "norm" in name:
             tensors[name] = tensor.flip(-1).contiguous()

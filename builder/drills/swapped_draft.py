@@ -87,14 +87,12 @@ def load(folder: Path, observer: Observer) -> Engine:
 
 def write_bad_draft(version_folder: Path, folder: Path) -> None:
     """The draft of a version with random bytes for its packed weights: scales, norms and form are the old ones."""
-    from safetensors import safe_open
-
     from builder.compile.torch_aot.folder import read_info, write_folder
+    from builder.compile.torch_aot.unpacking import read_tensors
 
     source = version_folder / DRAFT
     generator = torch.Generator().manual_seed(0)
-    with safe_open(source / "weights.safetensors", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("_pad.")}  # noqa: SIM118 - no mapping
+    tensors = read_tensors(source)
     for name, tensor in tensors.items():
         if name.endswith(".weight") and tensor.dtype == torch.uint8:
             tensors[name] = torch.randint(0, 256, tensor.shape, generator=generator, dtype=torch.uint8)

@@ -11,6 +11,7 @@ from torch import Tensor
 from builder.decoding.exits.confidence import Measure, probability
 from builder.errors import EngineError
 from builder.runtime.runners.torch_aot import VOCABULARY, TorchAotRunner, load_runner
+from builder.runtime.runners.vocabulary import spread
 
 ANOTHER = -1  # stands for every token that the head has no row for
 
@@ -39,7 +40,7 @@ class TorchAotExitHead:
         logits = self.logits(hidden)
         known = logits[:, :-1]
         chance = probability(logits).masked_fill(logits.argmax(-1) == known.shape[1], 0.0)
-        return logits.new_full((len(logits), self.runner.config.vocab_size), float("-inf")).index_copy_(1, self._ids[:-1], known), chance
+        return spread(known, self._ids[:-1], self.runner.config.vocab_size), chance
 
     def judge(self, hidden: Tensor, measures: Iterable[Measure]) -> tuple[Tensor, list[Tensor]]:
         """The same with several measures: tokens int64 [rows], and a confidence [rows] for each. The kernels find the probability as they

@@ -8,6 +8,7 @@ import torch
 
 from builder.compile.torch_aot.folder import EngineInfo
 from builder.runtime.runner import GreedyRunner
+from builder.weights.config import ModelConfig
 
 
 class LoadedRunner(GreedyRunner, Protocol):
@@ -34,3 +35,8 @@ class LoadedRunner(GreedyRunner, Protocol):
     def products(self, rows: int) -> None:
         """Every matrix product of a pass over dummy rows and nothing else: the limit that `bench` compares a step with."""
         ...
+
+
+def cache_bytes_per_block(config: ModelConfig, dtype: torch.dtype, block_size: int) -> int:
+    """Of keys and values of all layers."""
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize

@@ -17,9 +17,10 @@ from builder.errors import EngineError
 from builder.files import sha256
 from builder.runtime.exits import ExitPoint
 from builder.runtime.runner import Rows
-from builder.runtime.runners.loaded import LoadedRunner
+from builder.runtime.runners.loaded import LoadedRunner, cache_bytes_per_block
+from builder.runtime.runners.rotation import rotation
+from builder.runtime.runners.vocabulary import spread
 from builder.weights.config import ModelConfig
-from builder.weights.rope import inverse_frequencies
 
 _KEYS_PER_LINE = 16  # positions of a key line (kernels/model.h, Cache)
 EMBEDDING = "embed"
@@ -48,8 +49,7 @@ class TorchAotRunner:
         return str(self._decoder.instruction_set())
 
     def cache_bytes_per_block(self, block_size: int) -> int:
-        config = self.config
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * self.kv_dtype.itemsize
+        return cache_bytes_per_block(self.config, self.kv_dtype, block_size)
 
     def allocate_cache(self, num_blocks: int, block_size: int) -> None:
         if block_size % _KEYS_PER_LINE:
@@ -139,8 +139,7 @@ class TorchAotRunner:
         logits = self.outputs(hidden)[:, : self.info.scored]  # the packed head is padded to whole work units
         if self._vocabulary is None:
             return logits
-        # tokens outside get probability 0 whatever the temperature: q is then exactly what the draft draws from
-        return logits.new_full((len(logits), self.config.vocab_size), float("-inf")).index_copy_(1, self._vocabulary, logits)
+        return spread(logits, self._vocabulary, self.config.vocab_size)
 
 
 def _compiled(point: ExitPoint) -> Any:
@@ -172,10 +171,11 @@ def load_runner(
     try:
         load_kernels(library)
         tensors = _read_weights(folder / "weights.safetensors")
+        cosine, sine = rotation(info.model, max_seq_len)
         decoder = torch.classes.tandem.Decoder(
             _sizes(info.model),
             info.model.rms_norm_eps,
-            {**tensors, **_rope(info.model, max_seq_len)},
+            {**tensors, "rope.cosine": cosine, "rope.sine": sine},
             instruction_set,
             threads or available_cores(),
             list(cpus),
@@ -233,11 +233,3 @@ def available_cores() -> int:
 def _sizes(config: ModelConfig) -> dict[str, int]:
     names = ("hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim")
     return {name: getattr(config, name) for name in names}
-
-
-def _rope(config: ModelConfig, max_seq_len: int) -> dict[str, torch.Tensor]:
-    """Cosines and sines, float32 [max_seq_len, head_dim / 2] each."""
-    angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), torch.tensor(inverse_frequencies(config), dtype=torch.float64))
-    if not math.isfinite(float(angles.max())):
-        raise EngineError("rope frequencies are not finite", mend="Check rope_theta in the checkpoint's config.json")
-    return {"rope.cosine": angles.cos().float(), "rope.sine": angles.sin().float()}

@@ -194,10 +194,10 @@ def test_without_a_gpu_the_error_says_how_to_get_one(pack_tiny: PackTiny) -> Non
     assert raised.value.where == "engine.device" and "CUDA build of torch" in (raised.value.mend or "")
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=12), st.booleans())
-def test_every_row_has_one_place_and_every_other_place_none(parts: list[tuple[int, int]], round_up: bool) -> None:
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=12))
+def test_every_row_has_one_place_and_every_other_place_none(parts: list[tuple[int, int]]) -> None:
     rows: Rows = rows_of([(range(count), start, range(8 * place, 8 * place + 8)) for place, (count, start) in enumerate(parts)])
-    found = layout(rows, BLOCK, scratch=999, round_up=round_up)
+    found = layout(rows, BLOCK, scratch=999)
     positions = np.concatenate([grid.positions.ravel() for grid in found.grids])
     assert len(set(found.back.tolist())) == len(found.back) == (positions >= 0).sum()
     assert (found.lay[found.back] == np.arange(len(found.back))).all()
@@ -206,6 +206,6 @@ def test_every_row_has_one_place_and_every_other_place_none(parts: list[tuple[in
         for line, blocks in zip(grid.positions, grid.blocks, strict=True):
             needed = line.max() // BLOCK + 1
             assert (blocks[:needed] < 999).all() and (line.max() < 0 or len(set(blocks[:needed].tolist())) == needed)
-    if round_up and found.short:
+    if found.short:
         assert all(size & (size - 1) == 0 for grid in found.grids for size in (*grid.positions.shape, grid.blocks.shape[1]))
     assert found.short == all(count <= SHORT for count, _ in parts)

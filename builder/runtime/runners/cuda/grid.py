@@ -36,17 +36,13 @@ class Layout:
     back: Ints
 
     @property
-    def places(self) -> int:
-        return len(self.lay)
-
-    @property
     def short(self) -> bool:
         """Whether nobody's prompt is in it: such passes come again in a few shapes."""
         return len(self.grids) == 1 and self.grids[0].positions.shape[1] <= SHORT
 
 
-def layout(rows: Rows, block_size: int, scratch: int, *, round_up: bool) -> Layout:
-    """With `round_up` a grid of short sequences has a power of two of each size, so that few shapes are met."""
+def layout(rows: Rows, block_size: int, scratch: int) -> Layout:
+    """A grid of short sequences has a power of two of each size, so that few shapes are met."""
     owners, positions = rows.sequence.numpy(), rows.positions.numpy().astype(np.int64)
     tables = np.where(rows.block_tables.numpy() < 0, scratch, rows.block_tables.numpy()).astype(np.int64)
     begins = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
@@ -56,7 +52,7 @@ def layout(rows: Rows, block_size: int, scratch: int, *, round_up: bool) -> Layo
         lines, width = len(chosen), int(counts[chosen].max())
         last = int(positions[begins[chosen] + counts[chosen] - 1].max())
         deep = last // block_size + 1
-        if round_up and width <= SHORT:
+        if width <= SHORT:
             lines, width, deep = _power(lines), _power(width), _power(deep)
         grid = Grid(np.full((lines, width), -1, dtype=np.int64), np.full((lines, deep), scratch, dtype=np.int64))
         row_at = np.zeros((lines, width), dtype=np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,14 +17,8 @@ _INNER_TILES = 2  # of 16 inputs; more would ask for inputs in multiples of more
 _TOLERANCE = 0.02  # of the largest output: bfloat16 sums against float32 ones differ by less
 
 
-class Matrix(Protocol):
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [rows, inputs] -> [rows, outputs], in the type of the weights. The outputs are as the engine pads them."""
-        ...
-
-
 class Dense:
-    """weight [outputs, inputs]"""
+    """weight [outputs, inputs], the outputs as the engine pads them; x [rows, inputs] -> [rows, outputs] in the type of the weights."""
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
@@ -71,11 +64,9 @@ def load_matrix(tensors: Mapping[str, Tensor], name: str, device: torch.device) 
     weight = tensors[f"{name}.weight"]
     if weight.dtype is not torch.uint8:
         return Dense(in_order(name, unpack_dense(weight)).to(device))
-    scale, minimum = (
-        None if part is None else in_order(name, unpack_scales(part)) for part in (tensors[f"{name}.scale"], tensors.get(f"{name}.minimum"))
-    )
-    if scale is None:
-        raise EngineError(f"matrix {name} has no scales", mend="Build the pipeline again")
+    scale, minimum = in_order(name, unpack_scales(tensors[f"{name}.scale"])), tensors.get(f"{name}.minimum")
+    if minimum is not None:
+        minimum = in_order(name, unpack_scales(minimum))
     stored = Int4(in_order(name, unpack_int4(weight)), scale, minimum)
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= INT4_SINCE:
         return Int4Product(stored, device)

@@ -18,9 +18,11 @@ from builder.runtime.runners.cuda.cache import PagedCache, PassNumbers
 from builder.runtime.runners.cuda.graphs import Graphs
 from builder.runtime.runners.cuda.grid import layout
 from builder.runtime.runners.cuda.matrix import Dense, load_matrix
-from builder.runtime.runners.loaded import LoadedRunner
+from builder.runtime.runners.loaded import LoadedRunner, cache_bytes_per_block
+from builder.runtime.runners.rotation import rotation
+from builder.runtime.runners.torch_aot import EMBEDDING, VOCABULARY
+from builder.runtime.runners.vocabulary import spread
 from builder.weights.config import ModelConfig
-from builder.weights.rope import inverse_frequencies
 
 _MATRICES = ("qkv", "output", "gate_up", "down")  # of a layer
 
@@ -40,9 +42,9 @@ class CudaRunner:
         self._vectors = {name: in_order(name, tensor).to(device) for name, tensor in tensors.items() if tensor.ndim == 1}
         names = ["head", *(f"layers.{i}.{part}" for i in range(info.model.num_layers) for part in _MATRICES)]
         self._matrices = {name: load_matrix(tensors, name, device) for name in names}
-        self._embedding = tensors["embed"].to(device) if "embed" in tensors else None
-        self._vocabulary = tensors["vocabulary"].long().to(device) if "vocabulary" in tensors else None
-        self._cosine, self._sine = _rotation(info.model, max_seq_len, device)
+        self._embedding = tensors[EMBEDDING].to(device) if EMBEDDING in tensors else None
+        self._vocabulary = tensors[VOCABULARY].long().to(device) if VOCABULARY in tensors else None
+        self._cosine, self._sine = (table.to(device) for table in rotation(info.model, max_seq_len))
         self._cache: PagedCache | None = None
         self._graphs = Graphs(device)
 
@@ -58,8 +60,7 @@ class CudaRunner:
         self._embedding = embedding.to(self._device)
 
     def cache_bytes_per_block(self, block_size: int) -> int:
-        config = self.config
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * self.kv_dtype.itemsize
+        return cache_bytes_per_block(self.config, self.kv_dtype, block_size)
 
     def allocate_cache(self, num_blocks: int, block_size: int) -> None:
         config = self.config
@@ -87,13 +88,13 @@ class CudaRunner:
         if self._cache is None:
             raise EngineError("the runner has no cache", mend="Call allocate_cache first")
         cache, group = self._cache, self.config.num_heads // self.config.num_kv_heads
-        plan = layout(rows, cache.block_size, cache.scratch, round_up=True)
+        plan = layout(rows, cache.block_size, cache.scratch)
         lay, back = (torch.from_numpy(index).to(self._device) for index in (plan.lay, plan.back))
 
         def run(hidden: Tensor, numbers: Tensor) -> Tensor:
             seen = cache.unpack(numbers, plan.grids, group)
             for layer in range(start, stop):
-                hidden = self._layer(layer, hidden, seen)
+                hidden = self._layer(layer, hidden, seen, cache)
             return hidden
 
         laid, numbers = hidden[lay], cache.pack(plan)
@@ -106,8 +107,7 @@ class CudaRunner:
         logits = self._logits(hidden).cpu()
         if self._vocabulary is None:
             return logits
-        # tokens outside get probability 0 whatever the temperature: q is then exactly what the draft draws from
-        return logits.new_full((len(logits), self.config.vocab_size), float("-inf")).index_copy_(1, self._vocabulary.cpu(), logits)
+        return spread(logits, self._vocabulary.cpu(), self.config.vocab_size)
 
     def greedy(self, hidden: Tensor) -> list[int]:
         tokens: list[int] = self._tokens(self._logits(hidden).argmax(-1)).tolist()
@@ -159,16 +159,14 @@ class CudaRunner:
         logits = matrix.wide(normed) if isinstance(matrix, Dense) else matrix(normed).float()
         return logits[:, : self.info.scored]
 
-    def _layer(self, i: int, hidden: Tensor, seen: PassNumbers) -> Tensor:
+    def _layer(self, i: int, hidden: Tensor, seen: PassNumbers, cache: PagedCache) -> Tensor:
         name = f"layers.{i}"
-        hidden = hidden + self._attention(i, name, self._norm(f"{name}.attention_norm", hidden), seen)
+        hidden = hidden + self._attention(i, name, self._norm(f"{name}.attention_norm", hidden), seen, cache)
         gate, up = self._product(f"{name}.gate_up", self._norm(f"{name}.mlp_norm", hidden), 2 * self.config.intermediate_size).chunk(2, -1)
         return hidden + self._product(f"{name}.down", F.silu(gate) * up, self.config.hidden_size)
 
-    def _attention(self, i: int, name: str, x: Tensor, seen: PassNumbers) -> Tensor:
-        config, cache = self.config, self._cache
-        if cache is None:
-            raise EngineError("the runner has no cache", mend="Call allocate_cache first")
+    def _attention(self, i: int, name: str, x: Tensor, seen: PassNumbers, cache: PagedCache) -> Tensor:
+        config = self.config
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
         fused = self._product(f"{name}.qkv", x, (heads + 2 * kv_heads) * dim).view(len(x), -1, dim)
         query, key, value = fused.split((heads, kv_heads, kv_heads), dim=1)
@@ -210,9 +208,3 @@ def load_cuda_runner(folder: Path, *, max_seq_len: int, device: torch.device | N
     except (OSError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise EngineError(f"the engine cannot be loaded ({reason})", where=str(folder), mend="Build the pipeline again") from error
-
-
-def _rotation(config: ModelConfig, max_seq_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, float32 [max_seq_len, head_dim / 2] each."""
-    angles = torch.outer(torch.arange(max_seq_len, dtype=torch.float64), torch.tensor(inverse_frequencies(config), dtype=torch.float64))
-    return angles.cos().float().to(device), angles.sin().float().to(device)
